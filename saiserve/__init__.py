@@ -1,0 +1,1 @@
+"""An LLM server whose nodes find each other and route for themselves."""

@@ -1,0 +1,121 @@
+"""Faults as a client may see them: one kind, one row, every dialect.
+
+A row says whose fault it is, the HTTP status, and the words each public API uses for it. Handlers raise `ApiError`;
+only the dialect encoders turn one into bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Fault(enum.Enum):
+    """Whose fault it is."""
+
+    CLIENT = "client"
+    SERVER = "server"
+    UPSTREAM = "upstream"
+
+
+class ErrorKind(enum.Enum):
+    """What went wrong, in this product's own words."""
+
+    INVALID_REQUEST = "invalid_request"
+    CONTEXT_TOO_LONG = "context_too_long"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    MODEL_NOT_FOUND = "model_not_found"
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    BODY_TOO_LARGE = "body_too_large"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    UPGRADE_REQUIRED = "upgrade_required"
+    RATE_LIMITED = "rate_limited"
+    BUSY = "busy"
+    MODEL_UNAVAILABLE = "model_unavailable"
+    DRAINING = "draining"
+    ENGINE_FAILED = "engine_failed"
+    UPSTREAM_FAILED = "upstream_failed"
+    TIMED_OUT = "timed_out"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """How one kind is spoken: HTTP status, OpenAI `type` and `code`, Anthropic `type`."""
+
+    fault: Fault
+    status: int
+    openai_type: str
+    openai_code: str | None
+    anthropic_type: str
+
+
+ERRORS: dict[ErrorKind, ErrorRow] = {
+    ErrorKind.INVALID_REQUEST: ErrorRow(Fault.CLIENT, 400, "invalid_request_error", None, "invalid_request_error"),
+    ErrorKind.CONTEXT_TOO_LONG: ErrorRow(
+        Fault.CLIENT, 400, "invalid_request_error", "context_length_exceeded", "invalid_request_error"
+    ),
+    ErrorKind.UNAUTHENTICATED: ErrorRow(
+        Fault.CLIENT, 401, "invalid_request_error", "invalid_api_key", "authentication_error"
+    ),
+    ErrorKind.FORBIDDEN: ErrorRow(Fault.CLIENT, 403, "permission_error", "forbidden", "permission_error"),
+    ErrorKind.MODEL_NOT_FOUND: ErrorRow(
+        Fault.CLIENT, 404, "invalid_request_error", "model_not_found", "not_found_error"
+    ),
+    ErrorKind.NOT_FOUND: ErrorRow(Fault.CLIENT, 404, "invalid_request_error", "not_found", "not_found_error"),
+    ErrorKind.METHOD_NOT_ALLOWED: ErrorRow(
+        Fault.CLIENT, 405, "invalid_request_error", "method_not_allowed", "invalid_request_error"
+    ),
+    ErrorKind.BODY_TOO_LARGE: ErrorRow(
+        Fault.CLIENT, 413, "invalid_request_error", "request_too_large", "request_too_large"
+    ),
+    ErrorKind.UNSUPPORTED_MEDIA_TYPE: ErrorRow(
+        Fault.CLIENT, 415, "invalid_request_error", "unsupported_media_type", "invalid_request_error"
+    ),
+    ErrorKind.UPGRADE_REQUIRED: ErrorRow(
+        Fault.CLIENT, 426, "invalid_request_error", "upgrade_required", "invalid_request_error"
+    ),
+    ErrorKind.RATE_LIMITED: ErrorRow(Fault.CLIENT, 429, "rate_limit_error", "rate_limit_exceeded", "rate_limit_error"),
+    ErrorKind.BUSY: ErrorRow(Fault.SERVER, 503, "server_error", "server_is_overloaded", "overloaded_error"),
+    ErrorKind.MODEL_UNAVAILABLE: ErrorRow(Fault.SERVER, 503, "server_error", "model_unavailable", "overloaded_error"),
+    ErrorKind.DRAINING: ErrorRow(Fault.SERVER, 503, "server_error", "server_is_draining", "overloaded_error"),
+    ErrorKind.ENGINE_FAILED: ErrorRow(Fault.SERVER, 500, "server_error", "engine_failed", "api_error"),
+    ErrorKind.UPSTREAM_FAILED: ErrorRow(Fault.UPSTREAM, 502, "server_error", "upstream_failed", "api_error"),
+    ErrorKind.TIMED_OUT: ErrorRow(Fault.SERVER, 504, "server_error", "timed_out", "timeout_error"),
+    ErrorKind.INTERNAL: ErrorRow(Fault.SERVER, 500, "server_error", "internal_error", "api_error"),
+}
+
+
+class ApiError(Exception):
+    """A fault to be told to the client.
+
+    `message` is shown to the client: it names the fault and the mend, and holds no secret. `param` is the request
+    field at fault. `retry_after_s` becomes `Retry-After` (RFC 9110 §10.2.3).
+    """
+
+    def __init__(
+        self,
+        kind: ErrorKind,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.headers = headers
+
+    @property
+    def row(self) -> ErrorRow:
+        """How this error is spoken."""
+        return ERRORS[self.kind]
+
+
+class SettingsError(Exception):
+    """The operator's settings are wrong; nothing was started. The message names the setting and the mend."""

@@ -1,0 +1,74 @@
+"""Every queue, size, deadline and retry of the server, in one place.
+
+Durations end `_S` and are seconds, sizes end `_BYTES`. Documented from here (docs/limits.md); a test walks both.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Requests
+BODY_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Largest request body; 413 beyond."""
+JSON_DEPTH_MAX: Final = 64
+"""Deepest nesting of a request body; 400 beyond."""
+MESSAGES_MAX: Final = 10_000
+"""Messages in one conversation."""
+STOP_STRINGS_MAX: Final = 16
+"""Stop strings in one request (OpenAI documents 4; llama.cpp users send more)."""
+STOP_STRING_BYTES_MAX: Final = 1_024
+"""Bytes in one stop string."""
+CHOICES_MAX: Final = 16
+"""Choices (`n`) in one request."""
+LOGIT_BIAS_MAX: Final = 1_024
+"""Entries of one `logit_bias`."""
+TOOLS_MAX: Final = 256
+"""Tools in one request."""
+MODEL_NAME_CHARACTERS_MAX: Final = 256
+"""Characters in a model name; longer names are unknown models."""
+
+# The life of one request
+ATTEMPTS_MAX: Final = 3
+"""Attempts for one choice over its whole life, wherever they run."""
+HOPS_MAX: Final = 1
+"""A peer serves or refuses; it never forwards again."""
+CONNECT_S: Final = 1.0
+"""Longest wait for a connection to a peer."""
+ACCEPTED_S: Final = 2.0
+"""Longest wait for accepted or refused after sending."""
+PROGRESS_S: Final = 10.0
+"""Longest silence on a stream that was accepted."""
+PROGRESS_WHEN_DEAD_S: Final = 2.0
+"""The same once the serving member is DEAD in this node's view."""
+QUEUE_S: Final = 300.0
+"""Longest wait for a lane at the entry node."""
+STREAM_BUFFER_MESSAGES: Final = 256
+"""Engine messages buffered between a producer and a slow reader before the producer waits."""
+DRAIN_S: Final = 30.0
+"""Time given to running requests after SIGTERM."""
+KEEPALIVE_COMMENT_S: Final = 15.0
+"""Silence on a client's event stream before a comment is sent."""
+
+# Engine
+ENGINE_QUEUE_MAX: Final = 256
+"""Requests waiting for a lane in one engine; beyond it `refused{busy}` at once."""
+ENGINE_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""One message on the engine's socket."""
+HEARTBEAT_S: Final = 1.0
+"""An idle engine reports at least this often; a busy one after each step."""
+HEARTBEAT_LOST_S: Final = 60.0
+"""Silence after which an engine process counts as hung and is killed (a step may be long on a slow machine)."""
+ENGINE_RESTART_FIRST_S: Final = 0.5
+"""Wait before the first restart of a crashed engine; doubles each time."""
+ENGINE_RESTART_MAX_S: Final = 60.0
+"""Longest wait between restarts."""
+
+# Peers
+PEER_CONNECTIONS_MAX: Final = 256
+"""Connections to one peer."""
+PEER_FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
+"""One frame between nodes."""
+SUSPECT_FINGERPRINTS_MAX: Final = 1_024
+"""Fingerprints of requests that crashed engines, kept in quarantine."""
+QUARANTINE_S: Final = 3_600.0
+"""How long a fingerprint that crashed two engines is refused."""

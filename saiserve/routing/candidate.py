@@ -1,0 +1,93 @@
+"""What routing knows of a place a request could run, and of the request: frozen, complete, without prompt text."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from blake3 import blake3
+
+
+class Placement(enum.StrEnum):
+    """Where a candidate is, seen from this node."""
+
+    LOCAL = "local"
+    PEER = "peer"
+    UPSTREAM = "upstream"
+
+
+class Residence(enum.StrEnum):
+    """Whether the model is there."""
+
+    READY = "ready"
+    LOADING = "loading"
+    LOADABLE = "loadable"
+    """Not resident, but this place can load it."""
+    UNAVAILABLE = "unavailable"
+    """It is known to hold the model but is down, suspected or draining: a reason for 503 rather than 404."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One place that might run the request. Rates are tokens per second; 0 means unknown."""
+
+    id: str
+    """Unique in a slate: node name + model, or upstream target."""
+    node: str
+    """Member name; for upstreams the target's name."""
+    model: str
+    """Canonical model id."""
+    placement: Placement
+    residence: Residence
+    reachable: bool
+    """Directly reachable in this node's own experience."""
+    draining: bool = False
+    digest: bytes = b""
+    """Eight bytes over model file and template; equal digests may continue each other's answers."""
+    tags: frozenset[str] = frozenset()
+    """Capabilities: chat, vision, tools, embeddings, …"""
+    context_tokens: int = 0
+    """0 = unknown."""
+    lanes: int = 1
+    busy: float = 0.0
+    """Effective load in lanes: last report + own starts − own finishes since; may exceed `lanes`."""
+    queued_tokens: int = 0
+    prefill_rate: float = 0.0
+    decode_rate: float = 0.0
+    lagging: bool = False
+    """Ramping up, or its event loop or vitals lag: one band down."""
+    held_tokens: int = 0
+    """Tokens of this request's prefix it is believed to hold."""
+    home_rank: int | None = None
+    """Place in the rendezvous order for the request's prefix: 0 and 1 are homes, None is none."""
+    price_in: float = 0.0
+    price_out: float = 0.0
+    """Currency units per million tokens; local is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingRequest:
+    """What routing may look at. `marks` is the keyed prefix chain, shortest first, as (digest, tokens up to there)."""
+
+    id: str
+    model: str
+    """As asked, alias resolved."""
+    traits: frozenset[str] = frozenset()
+    """Needs: chat, vision, tools, schema, embeddings, …"""
+    marks: tuple[tuple[bytes, int], ...] = ()
+    conversation: str = ""
+    prompt_tokens: int = 0
+    """Estimated when not counted."""
+
+    def draw(self, salt: str) -> float:
+        """A number in [0, 1) that depends on the request id and `salt` alone, so that decisions replay."""
+        return _unit(self.id, salt)
+
+    def conversation_draw(self, salt: str) -> float:
+        """The same for every request of one conversation; falls back to the request id."""
+        return _unit(self.conversation or self.id, salt)
+
+
+def _unit(text: str, salt: str) -> float:
+    digest = blake3(f"{salt}\x00{text}".encode()).digest(length=7)
+    return (int.from_bytes(digest, "big") >> 3) / (1 << 53)

@@ -1,0 +1,1 @@
+"""Membership for Python services: who else is alive, told by SWIM with Lifeguard."""

@@ -1,0 +1,56 @@
+"""What a member is, and which of two claims about one holds (SWIM §4.2; docs/protocol.md, precedence table)."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from swimcluster.address import Address
+
+
+class MemberState(enum.IntEnum):
+    """How a member is regarded. The number breaks ties between equal (epoch, incarnation): higher wins."""
+
+    ALIVE = 0
+    SUSPECT = 1
+    DEAD = 2
+    LEFT = 3
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the member takes no part any more: dead or left."""
+        return self >= MemberState.DEAD
+
+
+class Reachability(enum.Enum):
+    """This node's own opinion of the path to a member; never gossiped."""
+
+    DIRECT = "direct"
+    RELAYED = "relayed"
+    NONE = "none"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An immutable picture of one member, as this node sees it at one moment."""
+
+    name: str
+    address: Address
+    instance: bytes
+    """Eight random bytes drawn by the process; another life of the same name has another instance."""
+    epoch: int
+    """Life number of the name, ordered before the incarnation."""
+    incarnation: int
+    """Version of the member's claims within its epoch."""
+    state: MemberState
+    metadata: bytes = b""
+    """Owner-authored, at most 512 bytes, replaced as a whole."""
+    vitals: bytes = b""
+    """Owner-authored, at most 128 bytes, latest wins; empty until some arrived."""
+    vitals_age_s: float | None = None
+    """Seconds since these vitals arrived here; None where there are none. This node's own reading."""
+    rtt_s: float | None = None
+    """Smoothed round-trip time of direct probes in seconds; None until one was acknowledged."""
+    reachability: Reachability = Reachability.UNKNOWN
+    is_local: bool = False
