@@ -1,0 +1,109 @@
+"""What the dialects need of the node behind them, and nothing more.
+
+The dispatcher is one implementation, the scripted service of the tests another. A service knows nothing of HTTP; it
+raises `ApiError` and the dialects find the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from saiserve.chat.events import AnswerEvent
+from saiserve.chat.request import GenerationRequest
+from saiserve.engines.messages import Counted, Embedded
+
+NO_CAPABILITIES: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """One model as clients see it, wherever in the cluster it lives."""
+
+    id: str
+    """Canonical id; may hold slashes."""
+    aliases: tuple[str, ...] = ()
+    created: int = 0
+    """Unix seconds."""
+    context_tokens: int = 0
+    """Longest prompt and answer together; 0 = unknown."""
+    capabilities: frozenset[str] = NO_CAPABILITIES
+    """Of: chat, tools, vision, embeddings, rerank, reasoning."""
+    state: str = "ready"
+    """ready, loading, loadable or unavailable; the best of all places that hold it."""
+    display_name: str = ""
+    owned_by: str = "saiserve"
+    size_bytes: int = 0
+    parameters: int = 0
+    vocabulary: int = 0
+    embedding_length: int = 0
+    lanes: int = 0
+    """Streams the cluster serves at once at full speed; 0 = unknown."""
+    tool_format: str = "hermes"
+    """How this model writes calls: a name in `saiserve.chat.tools.FORMATS`."""
+    reasoning_open: str = "<think>"
+    reasoning_close: str = "</think>"
+    """What surrounds reasoning in its output; only looked for when `reasoning` is among the capabilities."""
+    chat_template: str = ""
+    """The template's source, for `/props`; empty when it is not known here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One request being answered.
+
+    `events` follow the order of `saiserve.chat.events`; text is raw model output (tool calls and reasoning of local
+    models not yet parsed) with stop strings already applied. `route` says in a few printable ASCII characters where
+    the request runs and why; it becomes the header `x-sai-route`.
+    """
+
+    events: AsyncIterator[AnswerEvent]
+    route: str = ""
+
+
+class Service(Protocol):
+    """A node, as the dialects see it. All methods may be called from several tasks at once."""
+
+    def answer(self, request: GenerationRequest) -> AbstractAsyncContextManager[Answer]:
+        """Start an answer; entering waits until some engine has accepted it.
+
+        Leaving the context, at any time, stops the generation wherever it runs.
+
+        Raises:
+            ApiError: on entry, when no engine takes it; nothing was generated. Later faults are `AnswerFailed` events.
+        """
+        ...
+
+    async def count(self, request: GenerationRequest, *, want_text: bool = False, want_tokens: bool = False) -> Counted:
+        """Count the prompt as it would be rendered, tools included; optionally with its text or its tokens.
+
+        For a raw text prompt, `template_options` may hold the booleans `add_special` and `parse_special`.
+
+        Raises:
+            ApiError: when no engine or vocabulary for the model is at hand.
+        """
+        ...
+
+    async def embed(
+        self, model: str, inputs: tuple[str | tuple[int, ...], ...], *, request_id: str, key_name: str = ""
+    ) -> Embedded:
+        """Compute one vector per input, not normalised, in the order given.
+
+        Raises:
+            ApiError: when no engine takes it.
+        """
+        ...
+
+    def models(self) -> tuple[ModelCard, ...]:
+        """Return every model some member holds or can load, in a stable order."""
+        ...
+
+    def cluster_state(self) -> dict[str, Any]:
+        """Return this node's view of the cluster as plain JSON data: `members`, each with address, models and load."""
+        ...
+
+    def unready(self) -> str:
+        """Return why this node takes no requests (loading, draining) in a few words; empty when it does."""
+        ...
