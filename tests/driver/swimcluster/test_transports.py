@@ -1,0 +1,286 @@
+"""What every transport must do, tried on each of them, and what only sockets can do wrong."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from swimcluster.address import Address
+from swimcluster.errors import ConfigError, ExchangeError
+from swimcluster.transport import Transport
+from swimcluster.transport import resolve as resolving
+from swimcluster.transport.framing import frame
+from swimcluster.transport.memory import MemoryNetwork
+from swimcluster.transport.udp import CONNECTIONS_PER_SOURCE_MAX, UdpTransport, open_udp_transport
+
+LOOPBACK = Address("127.0.0.1", 0)
+Pair = Callable[[], AbstractAsyncContextManager[tuple[Transport, Transport]]]
+
+
+@asynccontextmanager
+async def udp_pair(host: str = "127.0.0.1") -> AsyncIterator[tuple[UdpTransport, UdpTransport]]:
+    async with open_udp_transport(Address(host, 0)) as one, open_udp_transport(Address(host, 0)) as other:
+        yield one, other
+
+
+@asynccontextmanager
+async def udp6_pair() -> AsyncIterator[tuple[Transport, Transport]]:
+    async with udp_pair("::1") as pair:
+        yield pair
+
+
+@asynccontextmanager
+async def memory_pair() -> AsyncIterator[tuple[Transport, Transport]]:
+    network = MemoryNetwork()
+    async with network.open_transport(Address("a", 0)) as one, network.open_transport(Address("b", 0)) as other:
+        yield one, other
+
+
+@pytest.fixture(params=[udp_pair, udp6_pair, memory_pair], ids=["udp", "udp6", "memory"])
+def pair(request: pytest.FixtureRequest) -> Pair:
+    return request.param
+
+
+async def shout(source: Address | None, data: bytes) -> bytes | None:
+    return data.upper()
+
+
+async def test_a_datagram_arrives_with_the_address_it_came_from(pair: Pair) -> None:
+    async with pair() as (one, other):
+        assert await one.send(other.local_address, b"hello")
+        with trio.fail_after(5):
+            assert await other.receive() == (one.local_address, b"hello")
+
+
+async def test_an_exchange_brings_the_reply(pair: Pair) -> None:
+    async with pair() as (one, other), other.serve(shout):
+        assert await one.exchange(other.local_address, b"question" * 30_000) == b"QUESTION" * 30_000
+
+
+async def test_an_exchange_that_is_refused_is_an_exchange_error(pair: Pair) -> None:
+    async def refuse(source: Address | None, data: bytes) -> bytes | None:
+        return None
+
+    async with pair() as (one, other), other.serve(refuse):
+        with pytest.raises(ExchangeError):
+            await one.exchange(other.local_address, b"question")
+
+
+async def test_many_exchanges_at_once_get_each_their_own_reply(pair: Pair) -> None:
+    replies: dict[int, bytes] = {}
+
+    async with pair() as (one, other), other.serve(shout):
+
+        async def ask(number: int) -> None:
+            replies[number] = await one.exchange(other.local_address, b"q%d" % number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(CONNECTIONS_PER_SOURCE_MAX):
+                nursery.start_soon(ask, number)
+    assert replies == {number: b"Q%d" % number for number in range(CONNECTIONS_PER_SOURCE_MAX)}
+
+
+async def test_serving_may_end_and_begin_again(pair: Pair) -> None:
+    async with pair() as (one, other):
+        for _ in range(2):
+            async with other.serve(shout):
+                assert await one.exchange(other.local_address, b"a") == b"A"
+
+
+async def test_an_error_of_the_body_leaves_serve_as_it_is(pair: Pair) -> None:
+    async with pair() as (_, other):
+        with pytest.raises(ZeroDivisionError):
+            async with other.serve(shout):
+                raise ZeroDivisionError
+
+
+async def test_port_zero_takes_one_number_for_udp_and_tcp() -> None:
+    async with open_udp_transport(LOOPBACK) as transport:
+        port = transport.local_address.port
+        assert port != 0
+        assert transport._tcp.getsockname()[1] == transport._udp.getsockname()[1] == port
+
+
+async def test_a_port_whose_udp_half_is_taken_is_a_config_error_that_names_it() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = Address("127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(ConfigError, match=str(address)):
+            async with open_udp_transport(address):
+                pass
+    async with open_udp_transport(address):  # nothing of the failed attempt still holds the TCP half
+        pass
+
+
+@pytest.mark.parametrize("host", ["", "::"])
+async def test_a_dual_stack_transport_speaks_ipv4_and_ipv6_and_names_each_as_users_do(host: str) -> None:
+    async with (
+        open_udp_transport(Address(host, 0)) as both,
+        open_udp_transport(LOOPBACK) as four,
+        open_udp_transport(Address("::1", 0)) as six,
+        both.serve(shout),
+    ):
+        port = both.local_address.port
+        for single, literal in ((four, "127.0.0.1"), (six, "::1")):
+            assert await single.send(Address(literal, port), b"hi")
+            with trio.fail_after(5):
+                assert await both.receive() == (single.local_address, b"hi")
+            assert await both.send(single.local_address, b"ho")
+            with trio.fail_after(5):
+                assert await single.receive() == (Address(literal, port), b"ho")
+            assert await single.exchange(Address(literal, port), b"x") == b"X"
+
+
+async def test_a_datagram_of_another_family_is_a_failed_send_not_an_error() -> None:
+    async with open_udp_transport(LOOPBACK) as four:
+        assert not await four.send(Address("::1", 9), b"x")
+        assert four.counters.send_errors == 1
+        assert not await four.send(Address("127.0.0.1", 9), b"x" * 70_000)
+        assert four.counters.send_errors == 2
+
+
+class FailingSocket:
+    """A socket whose next receives fail as the kernel's do after an ICMP message or under memory pressure."""
+
+    def __init__(self, sock: socket.socket, errors: list[int]) -> None:
+        self._sock = sock
+        self._errors = errors
+
+    def recvfrom(self, size: int) -> tuple[bytes, tuple[str, int]]:
+        if self._errors:
+            raise OSError(self._errors.pop(0), "scripted")
+        return self._sock.recvfrom(size)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._sock.getsockname()
+
+
+async def test_a_socket_error_is_counted_and_the_next_datagram_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with udp_pair() as (one, other):
+        errors = [errno.ECONNREFUSED, errno.ENOBUFS, errno.EHOSTUNREACH]
+        monkeypatch.setattr(other, "_udp", FailingSocket(other._udp, errors))
+        await one.send(other.local_address, b"still here")
+        with trio.fail_after(5):
+            assert await other.receive() == (one.local_address, b"still here")
+        assert other.counters.receive_errors == 3
+        monkeypatch.undo()
+
+
+async def test_receiving_ends_when_the_transport_is_closed() -> None:
+    async def receive(transport: UdpTransport) -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await transport.receive()
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery, open_udp_transport(LOOPBACK) as transport:
+            nursery.start_soon(receive, transport)
+            await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_nobody_listening_is_an_exchange_error() -> None:
+    async with udp_pair() as (one, other):
+        address = other.local_address
+        other._tcp.close()
+        with pytest.raises(ExchangeError, match=str(address.port)):
+            await one.exchange(address, b"anyone?")
+
+
+async def test_an_announced_length_over_the_limit_is_refused_unread_on_either_side() -> None:
+    async def flood(source: Address | None, data: bytes) -> bytes | None:
+        return b"x" * 101
+
+    async with (
+        open_udp_transport(LOOPBACK, exchange_bytes_max=100) as small,
+        open_udp_transport(LOOPBACK, exchange_bytes_max=1000) as large,
+        small.serve(shout),
+        large.serve(flood),
+    ):
+        assert await large.exchange(small.local_address, b"y" * 100) == b"Y" * 100
+        with pytest.raises(ExchangeError):
+            await large.exchange(small.local_address, b"y" * 101)
+        assert small.counters.exchanges_broken == 1
+        with pytest.raises(ExchangeError, match="limit is 100"):
+            await small.exchange(large.local_address, b"y")
+
+
+async def test_half_open_connections_of_one_host_are_bounded_and_end_by_deadline() -> None:
+    async with open_udp_transport(LOOPBACK) as transport, transport.serve(shout):
+        port = transport.local_address.port
+        hogs = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS_PER_SOURCE_MAX + 1)]
+        for hog in hogs[:-1]:
+            await hog.send_all(frame(b"never finished")[:5])
+        with trio.fail_after(2), pytest.raises((trio.BrokenResourceError, AssertionError)):
+            assert await hogs[-1].receive_some(1) != b""  # the one over the limit is closed at once
+        assert transport.counters.connections_refused == 1
+        with trio.fail_after(8):
+            assert await hogs[0].receive_some(1) == b""  # the others when their request takes too long
+        for hog in hogs:
+            await hog.aclose()
+        assert transport._answering.total() == 0
+
+
+async def test_a_name_is_resolved_anew_and_exchanges_rotate_over_its_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    async def lookup(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        asked.append(host)
+        return [(0, 0, 0, "", (literal, port)) for literal in ("127.0.0.2", "127.0.0.1")]
+
+    monkeypatch.setattr(resolving.trio.socket, "getaddrinfo", lookup)
+    async with udp_pair() as (one, other), other.serve(shout):
+        seed = Address("seed.example", other.local_address.port)
+        for _ in range(3):  # 127.0.0.2 refuses, whichever comes first
+            assert await one.exchange(seed, b"a") == b"A"
+        assert asked == ["seed.example"] * 3
+        assert await one.send(seed, b"x")
+        assert await one.send(seed, b"y")
+        assert len(asked) == 4  # datagrams share one answer
+
+
+async def test_an_unknown_name_is_an_exchange_error_and_a_failed_send() -> None:
+    async with open_udp_transport(LOOPBACK) as transport:
+        nowhere = Address("name.invalid", 1)
+        with pytest.raises(ExchangeError, match=r"name\.invalid"):
+            await transport.exchange(nowhere, b"x")
+        assert not await transport.send(nowhere, b"x")
+
+
+@pytest.mark.autojump
+async def test_memory_cuts_are_per_direction_and_an_exchange_behind_one_waits_until_cancelled() -> None:
+    network = MemoryNetwork(delay_s=0.01)
+    async with (
+        network.open_transport(Address("a", 1)) as one,
+        network.open_transport(Address("b", 1)) as other,
+        one.serve(shout),
+    ):
+        network.cut(one.local_address, other.local_address)
+        await one.send(other.local_address, b"lost")
+        await other.send(one.local_address, b"kept")
+        assert await one.receive() == (other.local_address, b"kept")
+        with trio.move_on_after(1) as scope:
+            await other.receive()
+        assert scope.cancelled_caught
+        with trio.move_on_after(60) as scope:  # the reply is what the cut swallows
+            await other.exchange(one.local_address, b"x")
+        assert scope.cancelled_caught
+        network.heal()
+        assert await other.exchange(one.local_address, b"x") == b"X"
+
+
+async def test_memory_addresses_are_exclusive() -> None:
+    network = MemoryNetwork()
+    async with network.open_transport(Address("a", 1)):
+        with pytest.raises(ConfigError):
+            async with network.open_transport(Address("a", 1)):
+                pass
