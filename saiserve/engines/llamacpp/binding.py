@@ -1,0 +1,319 @@
+"""llama.cpp's model and context behind typed, checked calls; the only module that hands it pointers.
+
+Misuse that llama.cpp answers by ending the process (see docs/engine.md) is found here first and raised as ValueError.
+Not thread-safe: one thread owns a context.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import llama_cpp
+import numpy as np
+from numpy.typing import NDArray
+
+from saiserve.engines.llamacpp import native
+from saiserve.engines.llamacpp.kv import DecodeOutcome, Family, Row
+
+SEQUENCE_IDS_MAX = 256
+"""llama.cpp's compiled limit; ids from `sequences_max` up to here are usable in copy and remove only (twins)."""
+
+STATE_PARTIAL = 1
+"""LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY."""
+
+KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}
+"""Names of KV cache types to ggml's numbers."""
+
+Logits = NDArray[np.float32]
+
+
+class LoadError(Exception):
+    """llama.cpp did not take the model or could not make a context; the message says which and what it logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """Sizes of one context. `cells` is the unified cache's size, shared by all sequences."""
+
+    cells: int
+    sequences_max: int = 64
+    batch_max: int = 512
+    outputs_max: int = 64
+    threads: int = 1
+    kv_type: str = "f16"
+    window_full: bool = True
+    """Keep all cells of sliding-window layers (needed for branching back)."""
+    flash_attention: bool = True
+
+
+class LlamaModel:
+    """Weights and vocabulary of one GGUF file."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        gpu_layers: int = 0,
+        mmap: bool = True,
+        mlock: bool = False,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> None:
+        """Load a file already checked by `gguf_file.read_model_file`.
+
+        Raises:
+            LoadError: llama.cpp refused it.
+        """
+        native.start()
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers = gpu_layers
+        params.load_mode = (llama_cpp.LLAMA_LOAD_MODE_MMAP if mmap else 0) | (
+            llama_cpp.LLAMA_LOAD_MODE_MLOCK if mlock else 0
+        )
+
+        def progress(done: float, _data: object) -> bool:
+            if on_progress is not None:
+                on_progress(done)
+            return True
+
+        callback = llama_cpp.llama_progress_callback(progress)
+        params.progress_callback = callback
+        handle = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+        if not handle:
+            raise LoadError(f"llama.cpp did not take the model: {_reason()}")
+        self.handle = handle
+        self.vocab = llama_cpp.llama_model_get_vocab(handle)
+        self.vocabulary_size = int(llama_cpp.llama_vocab_n_tokens(self.vocab))
+        self.context_trained = int(llama_cpp.llama_model_n_ctx_train(handle))
+        self.embedding_size = int(llama_cpp.llama_model_n_embd_out(handle))
+        self.window = int(llama_cpp.llama_model_n_swa(handle))
+        self.is_recurrent = bool(llama_cpp.llama_model_is_recurrent(handle) or llama_cpp.llama_model_is_hybrid(handle))
+        self.has_decoder = bool(llama_cpp.llama_model_has_decoder(handle))
+        self.parameters = int(llama_cpp.llama_model_n_params(handle))
+
+    def close(self) -> None:
+        """Free the weights; contexts first."""
+        if self.handle is not None:
+            llama_cpp.llama_model_free(self.handle)
+            self.handle = None
+
+
+class LlamaContext:
+    """A unified KV cache with the computation on it: `kv.KvCache`, logits and embeddings."""
+
+    def __init__(self, model: LlamaModel, settings: ContextSettings) -> None:
+        """Reserve memory and find the model's family by trying.
+
+        Raises:
+            ValueError: settings out of range.
+            LoadError: llama.cpp could not make the context.
+        """
+        _check_settings(settings)
+        self.model = model
+        self._handle = llama_cpp.llama_init_from_model(model.handle, _context_params(settings))
+        if not self._handle:
+            raise LoadError(f"llama.cpp could not make a context of {settings.cells} tokens: {_reason()}")
+        self._memory = llama_cpp.llama_get_memory(self._handle)
+        self._vocabulary_size = model.vocabulary_size
+        self.cells_total = int(llama_cpp.llama_n_ctx(self._handle))
+        self.sequences_max = int(llama_cpp.llama_n_seq_max(self._handle))
+        self.batch_max = min(int(llama_cpp.llama_n_ubatch(self._handle)), int(llama_cpp.llama_n_batch(self._handle)))
+        self.outputs_max = settings.outputs_max
+        self._rows = _BatchArrays(self.batch_max)
+        self._outputs: frozenset[int] = frozenset()
+        self._window = model.window
+        self._family = self._probe_family()
+
+    @property
+    def family(self) -> Family:
+        """How this model's memory may be reused."""
+        return self._family
+
+    @property
+    def window(self) -> int:
+        """Sliding window in tokens, 0 for none."""
+        return self._window
+
+    def copy(self, source: int, destination: int, start: int, end: int) -> None:
+        """Let `destination` share the cells of `source` in [start, end)."""
+        self._check_sequence(source, SEQUENCE_IDS_MAX)
+        self._check_sequence(destination, SEQUENCE_IDS_MAX)
+        llama_cpp.llama_memory_seq_cp(self._memory, source, destination, start, end)
+
+    def remove(self, sequence: int, start: int, end: int) -> bool:
+        """Drop [start, end) from a sequence; False when the memory refused and nothing changed."""
+        self._check_sequence(sequence, SEQUENCE_IDS_MAX)
+        return bool(llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, end))
+
+    def span(self, sequence: int) -> tuple[int, int]:
+        """Smallest and largest position present, (−1, −1) when empty."""
+        self._check_sequence(sequence, SEQUENCE_IDS_MAX)
+        low = int(llama_cpp.llama_memory_seq_pos_min(self._memory, sequence))
+        return low, int(llama_cpp.llama_memory_seq_pos_max(self._memory, sequence))
+
+    def save(self, sequence: int, *, partial: bool) -> bytes:
+        """The sequence's state as bytes."""
+        self._check_sequence(sequence, self.sequences_max)
+        flags = STATE_PARTIAL if partial else 0
+        size = int(llama_cpp.llama_state_seq_get_size_ext(self._handle, sequence, flags))
+        buffer = np.empty(size, np.uint8)
+        pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        written = int(llama_cpp.llama_state_seq_get_data_ext(self._handle, pointer, size, sequence, flags))
+        if written == 0:
+            raise MemoryError(f"the state of sequence {sequence} could not be saved")
+        return buffer[:written].tobytes()
+
+    def restore(self, sequence: int, blob: bytes, *, partial: bool) -> bool:
+        """Put a saved state into a sequence; False when it did not fit, and the sequence is empty then."""
+        self._check_sequence(sequence, self.sequences_max)
+        if not blob:
+            return False
+        buffer = np.frombuffer(blob, np.uint8)
+        pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        flags = STATE_PARTIAL if partial else 0
+        return bool(llama_cpp.llama_state_seq_set_data_ext(self._handle, pointer, len(blob), sequence, flags))
+
+    def decode(self, rows: tuple[Row, ...]) -> DecodeOutcome:
+        """Compute a batch; afterwards `logits(index)` is valid for the rows that wanted them.
+
+        Raises:
+            ValueError: rows that llama.cpp must not see; nothing changed.
+        """
+        self._check_rows(rows)
+        self._outputs = frozenset()
+        code = llama_cpp.llama_decode(self._handle, self._rows.fill(rows))
+        if code == 0:
+            self._outputs = frozenset(index for index, row in enumerate(rows) if row.wants_logits)
+            return DecodeOutcome.DONE
+        return DecodeOutcome.NO_ROOM if code == 1 else DecodeOutcome.REJECTED
+
+    def logits(self, index: int) -> Logits:
+        """The logits of the last batch's row `index`: a view that the next decode overwrites; may be changed."""
+        if index not in self._outputs:
+            raise ValueError(f"row {index} of the last batch has no logits")
+        pointer = llama_cpp.llama_get_logits_ith(self._handle, index)
+        return np.ctypeslib.as_array(pointer, shape=(self._vocabulary_size,))
+
+    def embed(self, sequence: int, tokens: Sequence[int], start: int) -> NDArray[np.float32] | None:
+        """Compute tokens at positions from `start` and return their vectors, a copy of shape (tokens, size).
+
+        At most `outputs_max` tokens, because every one becomes an output. None when there was no room.
+        """
+        rows = tuple(Row(sequence, start + offset, token, True) for offset, token in enumerate(tokens))
+        self._check_rows(rows)
+        self._outputs = frozenset()
+        llama_cpp.llama_set_embeddings(self._handle, True)
+        try:
+            if llama_cpp.llama_decode(self._handle, self._rows.fill(rows)) != 0:
+                return None
+            size = self.model.embedding_size
+            vectors = [
+                np.ctypeslib.as_array(llama_cpp.llama_get_embeddings_ith(self._handle, index), shape=(size,))
+                for index in range(len(rows))
+            ]
+            return np.stack(vectors)
+        finally:
+            llama_cpp.llama_set_embeddings(self._handle, False)
+
+    def close(self) -> None:
+        """Free the context."""
+        if self._handle is not None:
+            llama_cpp.llama_free(self._handle)
+            self._handle = None
+            self._rows.close()
+
+    def _check_sequence(self, sequence: int, limit: int) -> None:
+        if not 0 <= sequence < limit:
+            raise ValueError(f"sequence {sequence} is outside [0, {limit})")
+
+    def _check_rows(self, rows: tuple[Row, ...]) -> None:
+        if not 0 < len(rows) <= self.batch_max:
+            raise ValueError(f"a batch of {len(rows)} rows; 1 to {self.batch_max} are possible")
+        if sum(row.wants_logits for row in rows) > self.outputs_max:
+            raise ValueError(f"more than {self.outputs_max} rows want logits")
+        sequences, tokens = self.sequences_max, self._vocabulary_size
+        places: set[tuple[int, int]] = set()
+        for row in rows:
+            if not 0 <= row.sequence < sequences:
+                raise ValueError(f"sequence {row.sequence} is outside [0, {sequences})")
+            if not 0 <= row.token < tokens:
+                raise ValueError(f"token {row.token} is outside [0, {tokens})")
+            places.add((row.sequence, row.position))
+        if len(places) != len(rows):
+            raise ValueError("two rows of one sequence at the same position")
+
+    def _probe_family(self) -> Family:
+        """Recurrent memories refuse to forget the last of two tokens; names and flags are not trusted alone."""
+        if not self.model.has_decoder:
+            return Family.FULL
+        code = self.decode((Row(0, 0, 0, False), Row(0, 1, 0, True)))
+        if code is not DecodeOutcome.DONE:
+            raise LoadError("the model cannot compute two tokens")
+        forgot = self.remove(0, 1, -1)
+        self.remove(0, -1, -1)
+        if not forgot or self.model.is_recurrent:
+            return Family.RECURRENT
+        return Family.WINDOW if self._window else Family.FULL
+
+
+class _BatchArrays:
+    """One `llama_batch` for the context's life, written through numpy views."""
+
+    def __init__(self, capacity: int) -> None:
+        self._batch = llama_cpp.llama_batch_init(capacity, 0, 1)
+        shape = (capacity,)
+        self._tokens = np.ctypeslib.as_array(self._batch.token, shape=shape)
+        self._positions = np.ctypeslib.as_array(self._batch.pos, shape=shape)
+        self._outputs = np.ctypeslib.as_array(self._batch.logits, shape=shape)
+        np.ctypeslib.as_array(self._batch.n_seq_id, shape=shape)[:] = 1
+        self._sequences = [self._batch.seq_id[index] for index in range(capacity)]
+
+    def fill(self, rows: Sequence[Row]) -> llama_cpp.llama_batch:
+        count = len(rows)
+        self._tokens[:count] = [row.token for row in rows]
+        self._positions[:count] = [row.position for row in rows]
+        self._outputs[:count] = [row.wants_logits for row in rows]
+        for pointer, row in zip(self._sequences, rows, strict=False):
+            pointer[0] = row.sequence
+        self._batch.n_tokens = count
+        return self._batch
+
+    def close(self) -> None:
+        llama_cpp.llama_batch_free(self._batch)
+
+
+def _check_settings(settings: ContextSettings) -> None:
+    if not 1 <= settings.sequences_max <= SEQUENCE_IDS_MAX // 2:
+        raise ValueError(f"sequences_max {settings.sequences_max}: 1 to {SEQUENCE_IDS_MAX // 2}, twins lie above")
+    if settings.outputs_max < settings.sequences_max:
+        raise ValueError("outputs_max below sequences_max ends the process inside llama.cpp")
+    if settings.kv_type not in KV_TYPES:
+        raise ValueError(f"kv_type {settings.kv_type!r} is not one of {', '.join(KV_TYPES)}")
+    if settings.cells < 1 or settings.batch_max < 1 or settings.threads < 1:
+        raise ValueError("cells, batch_max and threads are at least 1")
+
+
+def _context_params(settings: ContextSettings) -> llama_cpp.llama_context_params:
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = settings.cells
+    params.n_batch = params.n_ubatch = settings.batch_max
+    params.n_seq_max = settings.sequences_max
+    params.n_outputs_max = settings.outputs_max
+    params.n_threads = params.n_threads_batch = settings.threads
+    params.type_k = params.type_v = KV_TYPES[settings.kv_type]
+    params.flash_attn_type = (
+        llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED if settings.flash_attention else llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
+    )
+    params.kv_unified = True
+    params.swa_full = settings.window_full
+    params.n_rs_seq = 0
+    params.no_perf = True
+    params.pooling_type = llama_cpp.LLAMA_POOLING_TYPE_NONE
+    return params
+
+
+def _reason() -> str:
+    lines = native.recent_log()
+    return lines[-1] if lines else "it gave no reason"

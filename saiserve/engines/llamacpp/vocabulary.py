@@ -1,0 +1,164 @@
+"""Text to token ids and back, for one model; content that spells a control token stays text.
+
+llama.cpp turns the text of a control token into that token when asked to (`parse_special`), and cannot know which part
+of a prompt is the template's and which the user's. So a splitting character is put inside every control token's text
+found in content (`defuse`) before the template is rendered; afterwards the prompt is cut there, the pieces are
+tokenised apart, and the broken markers are plain text. Ordinary prompts are tokenised whole, exactly as llama.cpp does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import llama_cpp
+
+ATTRIBUTE_UNKNOWN, ATTRIBUTE_CONTROL, ATTRIBUTE_USER = 1 << 0, 1 << 3, 1 << 4
+"""llama_token_attr bits."""
+
+PRIVATE_USE_FIRST, PRIVATE_USE_LAST = 0xF0000, 0xFFFFD
+"""Private-use characters (Unicode, plane 15) to choose the splitting character from."""
+
+SHOWN_CONTROL = re.compile(
+    r"</?(think|thinking|reasoning|tool_call|tool_calls|tool_response|function|parameter)[^>]*>"
+    r"|<\|(channel|message|start|end|call|constrain|return|python_tag|tool_call\w*|START_\w+|END_\w+)\|>"
+    r"|\[/?(TOOL_CALLS|TOOL_RESULTS|ARGS|CALL_ID|THINK)\]"
+    r"|<｜tool▁\w+｜>"
+)
+"""Control tokens that parsers at the entry node read; other control tokens give no bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialIds:
+    """Ids with a part to play; −1 where the model has none."""
+
+    bos: int
+    eos: int
+    adds_bos: bool
+    adds_eos: bool
+
+
+class Vocabulary:
+    """The tokenizer of one loaded model. Cheap to read from several threads."""
+
+    def __init__(self, vocab: llama_cpp.llama_vocab_p) -> None:
+        self._vocab = vocab
+        self.size = int(llama_cpp.llama_vocab_n_tokens(vocab))
+        self.special = SpecialIds(
+            bos=int(llama_cpp.llama_vocab_bos(vocab)),
+            eos=int(llama_cpp.llama_vocab_eos(vocab)),
+            adds_bos=bool(llama_cpp.llama_vocab_get_add_bos(vocab)),
+            adds_eos=bool(llama_cpp.llama_vocab_get_add_eos(vocab)),
+        )
+        self._pieces: dict[int, bytes] = {}
+        self._buffer = ctypes.create_string_buffer(256)
+        ends: list[int] = []
+        controls: dict[int, str] = {}
+        for token in range(self.size):
+            if llama_cpp.llama_vocab_get_attr(vocab, token) & (ATTRIBUTE_CONTROL | ATTRIBUTE_UNKNOWN):
+                controls[token] = llama_cpp.llama_vocab_get_text(vocab, token).decode("utf-8", "replace")
+                if llama_cpp.llama_vocab_is_eog(vocab, token):
+                    ends.append(token)
+        self.end_tokens = frozenset(ends) | ({self.special.eos} if self.special.eos >= 0 else frozenset())
+        """Tokens that end an answer."""
+        self.control_tokens = controls
+        """Control and unknown tokens' ids with their texts."""
+
+    def text_of(self, token: int) -> str:
+        """A token's name in the vocabulary; empty for −1."""
+        return llama_cpp.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace") if token >= 0 else ""
+
+    def tokenise(self, text: str, *, special: bool, add_ends: bool = False) -> list[int]:
+        """Token ids of a text. `special`: control tokens' texts become these tokens; `add_ends`: BOS/EOS as trained."""
+        data = text.encode("utf-8", "replace")
+        capacity = len(data) + 8
+        tokens = (llama_cpp.llama_token * capacity)()
+        count = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, capacity, add_ends, special)
+        if count < 0:
+            capacity = -count
+            tokens = (llama_cpp.llama_token * capacity)()
+            count = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, capacity, add_ends, special)
+        return list(tokens[: max(count, 0)])
+
+    def tokenise_prompt(self, text: str, split: str = "") -> list[int]:
+        """Ids of a whole prompt, BOS in front where the model wants one and the text does not begin with it.
+
+        Args:
+            text: a rendered template or a raw prompt.
+            split: the character that `defuse` put in; pieces between are tokenised apart.
+        """
+        pieces = [piece for piece in (text.split(split) if split else [text]) if piece]
+        tokens = [token for piece in pieces for token in self.tokenise(piece, special=True)]
+        if self.special.adds_bos and self.special.bos >= 0 and tokens[:1] != [self.special.bos]:
+            tokens.insert(0, self.special.bos)
+        return tokens
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token adds to an answer; none for end tokens and for control tokens nobody parses."""
+        known = self._pieces.get(token)
+        if known is None:
+            if not 0 <= token < self.size:
+                raise ValueError(f"token {token} is outside [0, {self.size})")
+            text = self.control_tokens.get(token)
+            shown = text is None or (token not in self.end_tokens and SHOWN_CONTROL.fullmatch(text) is not None)
+            known = self._pieces[token] = self.spelling(token) if shown else b""
+        return known
+
+    def spelling(self, token: int) -> bytes:
+        """A token's bytes, control tokens included."""
+        size = len(self._buffer)
+        count = llama_cpp.llama_token_to_piece(self._vocab, token, self._buffer, size, 0, True)
+        if count < 0:
+            self._buffer = ctypes.create_string_buffer(-count)
+            return self.spelling(token)
+        return self._buffer.raw[:count]
+
+    @functools.cached_property
+    def markers(self) -> Markers:
+        """The texts that must not become tokens out of content."""
+        return Markers(self.control_tokens.values())
+
+
+class Markers:
+    """Finds control tokens' texts, and beginnings of them, in content."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = sorted({text for text in texts if len(text) > 1}, key=len, reverse=True)
+        self._firsts = {text[0] for text in self._texts}
+        self._starts = {text[:length] for text in self._texts for length in range(1, len(text))}
+        self._length_max = max((len(text) for text in self._texts), default=0)
+        self._pattern = re.compile("|".join(re.escape(text) for text in self._texts)) if self._texts else None
+
+    def found_in(self, text: str) -> str | None:
+        """The first control token's text in a string."""
+        if self._pattern is None:
+            return None
+        match = self._pattern.search(text)
+        return match.group() if match else None
+
+    def defuse(self, text: str, split: str) -> str:
+        """The text with `split` put behind the first character of every marker, however they overlap.
+
+        Also behind an end that begins a marker, which what the template puts next could complete.
+        """
+        if self._pattern is None:
+            return text
+        at = 0
+        while match := self._pattern.search(text, at):
+            cut = match.start() + 1
+            text = f"{text[:cut]}{split}{text[cut:]}"
+            at = cut + len(split)
+        return text + split if self._ends_open(text) else text
+
+    def _ends_open(self, text: str) -> bool:
+        tail = text[-self._length_max :]
+        return any(tail[at] in self._firsts and tail[at:] in self._starts for at in range(len(tail)))
+
+
+def unused_character(texts: Iterable[str]) -> str:
+    """A private-use character that occurs in none of the texts."""
+    taken = {character for text in texts for character in text if ord(character) >= PRIVATE_USE_FIRST}
+    return next(chr(code) for code in range(PRIVATE_USE_FIRST, PRIVATE_USE_LAST + 1) if chr(code) not in taken)
