@@ -1,0 +1,390 @@
+"""A world in virtual time: nodes, a network between them, and one heap of what happens next.
+
+A run is a function of its seed and what is asked of it: no wall clock, no threads, no event loop, no order of sets or
+hashes. `World.digest()` is equal for equal runs, in every interpreter and under every PYTHONHASHSEED.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from swimcluster.address import Address
+from swimcluster.testing.machine import Machine
+from swimcluster.testing.network import MILLISECOND, SECOND, Network, Recorded
+from swimcluster.testing.node import INBOX_MAX, Input, Node
+from swimcluster.testing.randomness import fork
+
+REFUSED_AFTER_NS = 1 * MILLISECOND
+"""A connection to a host without a listener is refused after about a round trip."""
+SPINS_MAX = 1000
+"""Wakes in a row at one time after which a machine is called stuck."""
+
+Boot = Callable[[Node, int], Machine]
+"""Makes a node's machine for one life; takes the node and the time on its clock."""
+
+
+class StuckError(Exception):
+    """A machine asks to be woken now, again and again."""
+
+
+class Observer:
+    """Watches a world. Override what is of interest; every method is called after the fact."""
+
+    def booted(self, world: World, node: Node) -> None:
+        """A process has started."""
+
+    def stopped(self, world: World, node: Node) -> None:
+        """A process has ended."""
+
+    def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
+        """A machine took one input (`kind` datagram, request, reply, failure, wake or call)."""
+
+    def received(self, world: World, node: Node, item: Input) -> None:
+        """An input is about to be given to a machine."""
+
+    def noted(self, world: World, text: str) -> None:
+        """A fault began or ended."""
+
+
+class World:
+    """Runs machines against each other in virtual time. Times are nanoseconds since the world began."""
+
+    def __init__(
+        self, *, seed: int, network: Network | None = None, observers: Iterable[Observer] = (), drift_ppm: int = 0
+    ) -> None:
+        self.seed = seed
+        self.now = 0
+        self.network = Network(seed=seed) if network is None else network
+        self.nodes: dict[str, Node] = {}
+        self.observers: list[Observer] = list(observers)
+        self.steps = 0
+        self.drift_ppm = drift_ppm
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._clocks = fork(seed, "clocks")
+
+    # Scheduling
+
+    def at(self, time_ns: int, action: Callable[..., None], *arguments: Any) -> None:
+        """Call `action(*arguments)` at `time_ns`, or now when that has passed."""
+        self._sequence += 1
+        heapq.heappush(self._heap, (max(time_ns, self.now), self._sequence, action, arguments))
+
+    def after(self, delay_ns: int, action: Callable[..., None], *arguments: Any) -> None:
+        """Call `action(*arguments)` in `delay_ns`."""
+        self.at(self.now + delay_ns, action, *arguments)
+
+    def run_until(self, time_ns: int) -> None:
+        """Let everything happen up to and including `time_ns`."""
+        heap = self._heap
+        while heap and heap[0][0] <= time_ns:
+            self.now, _, action, arguments = heapq.heappop(heap)
+            action(*arguments)
+        self.now = max(self.now, time_ns)
+
+    def run_for(self, seconds: float) -> None:
+        """Let `seconds` of virtual time pass."""
+        self.run_until(self.now + round(seconds * SECOND))
+
+    def run_while(self, going: Callable[[], bool], *, limit_s: float, every_s: float = 0.1) -> bool:
+        """Run until `going()` is false, looked at each `every_s`; False when the limit came first."""
+        end = self.now + round(limit_s * SECOND)
+        while going():
+            if self.now >= end:
+                return False
+            self.run_until(min(end, self.now + round(every_s * SECOND)))
+        return True
+
+    def digest(self) -> str:
+        """A hash over every input to every machine so far, with its time."""
+        return self._hash.hexdigest()
+
+    def note(self, text: str) -> None:
+        """Put a remark on the record: a fault began, a phase ended."""
+        self._hash.update(f"{self.now} {text}".encode())
+        for observer in self.observers:
+            observer.noted(self, text)
+
+    # Processes
+
+    def add(self, name: str, address: Address) -> Node:
+        """A place for a process; `boot` starts it. Clocks of different nodes are far apart on purpose."""
+        if name in self.nodes:
+            raise ValueError(f"a node named {name!r} is there already")
+        node = Node(name, len(self.nodes), address, clock_offset=self._clocks.randrange(1 << 50))
+        if self.drift_ppm:
+            node.clock_ppm = self._clocks.randint(-self.drift_ppm, self.drift_ppm)
+        self.nodes[name] = node
+        return node
+
+    def boot(self, node: Node, make: Boot | None = None) -> Node:
+        """Start a process, by default as it was started last time."""
+        if node.machine is not None:
+            raise ValueError(f"{node.name} runs already")
+        make = node.boot = make or node.boot
+        node.life += 1
+        node.paused = node.held = False
+        node.busy_until, node.wake_at = 0, None
+        self.network.bind(node.address, node.name)
+        self._hash.update(f"{self.now} boot {node.name}".encode())
+        node.machine = make(node, node.local(self.now))
+        for observer in self.observers:
+            observer.booted(self, node)
+        self._settle(node, "call")
+        return node
+
+    def stop(self, node: Node, *, host_down: bool = False) -> None:
+        """End a process at once. Its connections break; with `host_down` nothing answers at its address."""
+        self._hash.update(f"{self.now} stop {node.name}".encode())
+        node.machine = None
+        node.inbox.clear()
+        node.outbox.clear()
+        node.dials.clear()
+        if host_down:
+            self.network.unbind(node.address, node.name)
+        for observer in self.observers:
+            observer.stopped(self, node)
+
+    def call(self, node: Node, action: Callable[[Any, int], Any]) -> Any:
+        """Use a machine as its owner would: `action(machine, now)`; what it sends is sent."""
+        machine = node.machine
+        if machine is None:
+            raise ValueError(f"{node.name} does not run")
+        result = action(machine, node.local(self.now))
+        self._settle(node, "call")
+        return result
+
+    def pause(self, node: Node) -> None:
+        """Stop a process as SIGSTOP does: input waits in the buffers, no timer runs."""
+        node.paused = True
+
+    def resume(self, node: Node, *, lose_input: bool = False) -> None:
+        """Let a paused process go on: what waits is read first, in order, then timers run late."""
+        if lose_input:
+            node.inbox.clear()
+        node.paused = False
+        self._drain(node, node.life)
+        self._wake(node, node.life, None)
+
+    def hold(self, node: Node) -> None:
+        """Block a process's input and output while its timers run (Lifeguard §V)."""
+        node.held = True
+
+    def release(self, node: Node) -> None:
+        """End a hold: what was to be sent goes out, then what has come in is read."""
+        node.held = False
+        while node.outbox:
+            self._transmit(node, node.outbox.popleft())
+        self._drain(node, node.life)
+
+    def move(self, node: Node, address: Address, *, keep_old: bool = False) -> None:
+        """Change where a node is reached and seen to send from; the process is not told (as behind a NAT)."""
+        if not keep_old:
+            self.network.unbind(node.address, node.name)
+        node.address = address
+        self.network.bind(address, node.name)
+
+    # Delivery
+
+    def inject(self, recorded: Recorded, *, source: Address | None = None) -> None:
+        """Deliver a recorded message once more, from its old source or another."""
+        self.network.counts["replayed"] += 1
+        kind = "request" if recorded.is_exchange else "datagram"
+        item = Input(kind, recorded.source if source is None else source, recorded.data)
+        self._arrive(recorded.destination, item)
+
+    def _arrive(self, destination: Address, item: Input) -> None:
+        name = self.network.holder(destination)
+        node = None if name is None else self.nodes[name]
+        if node is None or node.machine is None:
+            self.network.counts["unbound"] += 1
+            return
+        self._accept(node, item)
+
+    def _accept(self, node: Node, item: Input) -> None:
+        if node.paused or node.held or node.inbox or node.busy_until > self.now:
+            if len(node.inbox) >= INBOX_MAX:
+                node.overflowed += 1
+                return
+            node.inbox.append(item)
+            if len(node.inbox) == 1 and not (node.paused or node.held):
+                self.at(node.busy_until, self._drain, node, node.life)
+            return
+        self._handle(node, item)
+
+    def _drain(self, node: Node, life: int) -> None:
+        while node.inbox and node.life == life and node.machine is not None and not (node.paused or node.held):
+            if node.busy_until > self.now:
+                self.at(node.busy_until, self._drain, node, life)
+                return
+            self._handle(node, node.inbox.popleft())
+
+    def _handle(self, node: Node, item: Input) -> None:
+        machine: Any = node.machine
+        local, kind = node.local(self.now), item.kind
+        for observer in self.observers:
+            observer.received(self, node, item)
+        self._hash.update(b"%d %d %s " % (self.now, node.index, kind.encode()) + item.data)
+        try:
+            if kind == "datagram":
+                node.received_datagrams += 1
+                node.received_bytes += len(item.data)
+                machine.receive_datagram(local, item.source, item.data)
+            elif kind == "request":
+                reply = machine.exchange_received(local, item.source, item.data)
+                self._reply(node, item, reply)
+            elif item.id in node.dials:
+                node.dials.discard(item.id)
+                if kind == "reply":
+                    machine.exchange_replied(local, item.id, item.data)
+                else:
+                    machine.exchange_failed(local, item.id)
+        except Exception as error:
+            error.add_note(f"in {node.name}, {kind} at {self.now / SECOND:.6f} s of the world with seed {self.seed}")
+            raise
+        if node.service_ns:
+            node.busy_until = max(node.busy_until, self.now) + node.service_ns
+        self._settle(node, kind)
+
+    def _settle(self, node: Node, kind: str) -> None:
+        """Carry off what a machine sends and says, and see when it wants to be woken."""
+        machine = node.machine
+        if machine is None:
+            return
+        self.steps += 1
+        sent = list(machine.transmits())
+        for item in sent:
+            if node.held:
+                if len(node.outbox) < INBOX_MAX:
+                    node.outbox.append(item)
+            else:
+                self._transmit(node, item)
+        events = list(machine.events())
+        if events:
+            node.events.extend((self.now, event) for event in events)
+        for observer in self.observers:
+            observer.stepped(self, node, kind, sent, events)
+        deadline = machine.next_deadline()
+        if deadline is not None:
+            wake = max(self.now, node.world(deadline))
+            if node.wake_at is None or wake < node.wake_at:
+                node.wake_at = wake
+                self.at(wake, self._wake, node, node.life, wake)
+
+    def _wake(self, node: Node, life: int, due: int | None) -> None:
+        """Advance a machine whose time has come; `due` tells a wake that was overtaken by an earlier one."""
+        machine = node.machine
+        if node.life != life or machine is None or node.paused or (due is not None and node.wake_at != due):
+            return
+        if node.busy_until > self.now:
+            node.wake_at = node.busy_until
+            self.at(node.busy_until, self._wake, node, life, node.busy_until)
+            return
+        node.wake_at = None
+        local = node.local(self.now)
+        deadline = machine.next_deadline()
+        if deadline is None:
+            return
+        if deadline <= local:
+            self._hash.update(b"%d %d wake" % (self.now, node.index))
+            try:
+                machine.advance(local)
+            except Exception as error:
+                error.add_note(f"in {node.name}, advance at {self.now / SECOND:.6f} s, seed {self.seed}")
+                raise
+            self._check_progress(node)
+        self._settle(node, "wake")
+
+    def _check_progress(self, node: Node) -> None:
+        machine: Any = node.machine
+        spins, local = 0, node.local(self.now)
+        while (deadline := machine.next_deadline()) is not None and deadline <= local:
+            spins += 1
+            if spins > SPINS_MAX:
+                raise StuckError(f"{node.name} wants to be woken at {deadline}, and it is {local} (seed {self.seed})")
+            machine.advance(local)
+
+    # Sending
+
+    def _transmit(self, node: Node, item: Any) -> None:
+        if hasattr(item, "timeout_ns"):
+            self._dial(node, item)
+            return
+        node.sent_datagrams += 1
+        node.sent_bytes += len(item.data)
+        if node.send_fails:
+            failed = getattr(node.machine, "send_failed", None)
+            if failed is not None:
+                self.at(self.now, self._send_failed, node, node.life, item.destination)
+            return
+        network = self.network
+        if network.recorded is not None:
+            network.recorded.append(Recorded(node.address, item.destination, item.data, False))
+        holder = network.holder(item.destination)
+        if holder is None:
+            network.counts["unbound"] += 1
+            return
+        source = node.address
+        for delay, data in network.datagram(node.name, holder, item.data):
+            self.at(self.now + delay, self._arrive, item.destination, Input("datagram", source, data))
+
+    def _send_failed(self, node: Node, life: int, destination: Address) -> None:
+        if node.life == life and node.machine is not None:
+            machine: Any = node.machine
+            machine.send_failed(node.local(self.now), destination)
+            self._settle(node, "failure")
+
+    def _dial(self, node: Node, item: Any) -> None:
+        node.sent_exchanges += 1
+        node.dials.add(item.id)
+        failure = Input("failure", None, b"", item.id)
+        self.at(self.now + item.timeout_ns, self._return, node, node.life, failure)
+        if node.send_fails:
+            self.at(self.now, self._return, node, node.life, failure)
+            return
+        network = self.network
+        if network.recorded is not None:
+            network.recorded.append(Recorded(node.address, item.destination, item.data, True))
+        holder = network.holder(item.destination)
+        if holder is None:
+            return
+        there = network.segment(node.name, holder)
+        back = network.segment(holder, node.name)
+        if there is None or back is None:
+            return
+        request = Input("request", node.address, item.data, item.id, (node, node.life, item.id))
+        self.at(self.now + there + back + there, self._connect, item.destination, request, failure)
+
+    def _connect(self, destination: Address, request: Input, failure: Input) -> None:
+        """A request has crossed: give it to whoever listens there, or refuse it."""
+        holder = self.network.holder(destination)
+        target = None if holder is None else self.nodes[holder]
+        if target is not None and target.machine is not None:
+            self._accept(target, request)
+        elif target is not None and request.caller is not None:
+            node, life, _ = request.caller
+            self.at(self.now + REFUSED_AFTER_NS, self._return, node, life, failure)
+
+    def _reply(self, node: Node, request: Input, reply: Any) -> None:
+        """Send the answer to a request back to its caller, if there is one (a replayed request has none)."""
+        if request.caller is None:
+            return
+        caller, life, number = request.caller
+        path = self.network.path(node.name, caller.name)
+        if path.half_open and self.network.luck(node.name).random() < path.half_open:
+            return
+        delay = self.network.segment(node.name, caller.name)
+        if delay is None:
+            return
+        answered = isinstance(reply, bytes)
+        answer = Input("reply" if answered else "failure", node.address, reply if answered else b"", number)
+        self.at(self.now + delay + path.exchange_delay_ns, self._return, caller, life, answer)
+
+    def _return(self, node: Node, life: int, item: Input) -> None:
+        """Bring the outcome of an exchange to its caller, unless that life is over or has an outcome already."""
+        if node.life == life and node.machine is not None and item.id in node.dials:
+            self._accept(node, item)
