@@ -42,6 +42,10 @@ PROGRESS_WHEN_DEAD_S: Final = 2.0
 """The same once the serving member is DEAD in this node's view."""
 QUEUE_S: Final = 300.0
 """Longest wait for a lane at the entry node."""
+ENTRY_QUEUE_MAX: Final = 1_024
+"""Choices waiting at the entry node because every place was busy; beyond it 503 at once."""
+FAILOVER_WAIT_S: Final = 10.0
+"""Longest wait for a place to go on after an attempt broke and none is left."""
 STREAM_BUFFER_MESSAGES: Final = 256
 """Engine messages buffered between a producer and a slow reader before the producer waits."""
 DRAIN_S: Final = 30.0
@@ -66,6 +70,14 @@ ENGINE_RESTART_MAX_S: Final = 60.0
 # Peers
 PEER_CONNECTIONS_MAX: Final = 256
 """Connections to one peer."""
+PEER_CONNECTIONS_IDLE_MAX: Final = 32
+"""Connections to one peer kept open for later."""
+PEER_IDLE_S: Final = 20.0
+"""How long an unused connection to a peer is kept."""
+PEER_REQUESTS_MAX: Final = 1_024
+"""Requests of other nodes served at once; beyond it 503."""
+PEER_INSTANCES_MAX: Final = 4_096
+"""Processes whose request counters are remembered against replay."""
 PEER_FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
 """One frame between nodes."""
 SUSPECT_FINGERPRINTS_MAX: Final = 1_024

@@ -34,6 +34,8 @@ class RefusalReason(enum.StrEnum):
     BAD_SCHEMA = "bad_schema"
     BAD_REQUEST = "bad_request"
     DRAINING = "draining"
+    QUARANTINED = "quarantined"
+    """A request like it crashed two engines a short while ago."""
 
 
 class FailureKind(enum.StrEnum):
@@ -113,7 +115,9 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     prompt: Prompt
     sampling: Sampling
     max_tokens: int | None = None
-    """None: until the model stops or the context is full. A larger value than fits is cut to what fits."""
+    """Length of the whole answer, resumed tokens included, as `Finished.completion_tokens` counts: with n resumed
+    tokens at most max_tokens − n new ones follow, and none when n ≥ max_tokens (accepted, then finished{length}).
+    None: until the model stops or the context is full. A larger value than fits is cut to what fits."""
     stop: tuple[str, ...] = ()
     constraint: Constraint | None = None
     resume_tokens: tuple[int, ...] = ()
@@ -122,6 +126,8 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     """Higher goes first in the queue; -100..100."""
     isolation: str = ""
     """Prefix reuse happens only among requests of equal isolation."""
+    suspect: bool = False
+    """An engine process crashed under this request elsewhere; a node runs one such request at a time."""
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True):
@@ -184,7 +190,11 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True, tag="tokens"):
-    """New tokens. `data` is the bytes of all `ids` together and may end inside a UTF-8 character."""
+    """New tokens. `data` is the bytes of all `ids` together and may end inside a UTF-8 character.
+
+    Every token that `Finished.completion_tokens` counts is in one of these, those of a stop string too; the
+    end-of-turn token is in neither.
+    """
 
     id: str
     ids: tuple[int, ...]
