@@ -13,6 +13,7 @@ from typing import Final
 import trio
 from blake3 import blake3
 
+from saiserve.config import Settings
 from saiserve.errors import SettingsError
 from saiserve.models.catalog import CatalogEntry
 from saiserve.models.download import Progress, RemoteFile, download, sha256_of
@@ -171,3 +172,8 @@ def progress_line(name: str, write: Callable[[str], None], *, live: bool) -> Pro
         write(("\r" if live else "") + text + end)
 
     return report
+
+
+def store_from(settings: Settings) -> ModelStore:
+    """The store that these settings describe."""
+    return ModelStore(settings.model_dir, settings.hub_endpoint or HUB_ENDPOINT, settings.hub_token)

@@ -1,0 +1,170 @@
+"""`saiserve`: run a node, list and fetch models, look at the cluster.
+
+Only this file talks to a terminal. It imports the server late, so that a bare install can say what it lacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from saiserve.config import Settings
+
+SERVE_MODULES: Final = ("hypercorn", "starlette", "h11", "httpx2", "msgspec", "jinja2", "platformdirs", "psutil")
+"""What every command but --version needs; a node with an engine needs llama_cpp, numpy and llguidance too."""
+ENGINE_MODULES: Final = ("llama_cpp", "numpy", "llguidance")
+
+EXIT_SETTINGS: Final = 2
+"""Exit code for wrong settings; nothing was started."""
+EXIT_FAILED: Final = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if "--version" in arguments:
+        print(f"saiserve {metadata.version('swimcluster')}")
+        return 0
+    missing = _missing(SERVE_MODULES)
+    if missing:
+        return _complain(
+            f"saiserve needs the extra 'serve' (not installed: {', '.join(missing)}): pip install 'swimcluster[serve]'"
+        )
+    from saiserve.errors import SettingsError
+
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.command is None:
+        parser.print_help()
+        return EXIT_SETTINGS
+    try:
+        return int(parsed.command(parsed))
+    except SettingsError as error:
+        return _complain(str(error))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    from saiserve.config import SETTINGS
+
+    parser = argparse.ArgumentParser(
+        prog="saiserve",
+        description="An LLM server whose nodes find each other and route for themselves.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=None)
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(title="commands")
+    node = commands.add_parser("node", help="run a node", allow_abbrev=False)
+    for setting in SETTINGS:
+        if not setting.secret:
+            node.add_argument(
+                setting.flag, dest=setting.name, metavar="VALUE", help=f"{setting.meaning} (also {setting.name})"
+            )
+    node.set_defaults(command=_node)
+    models = commands.add_parser("models", help="list the models known by name", allow_abbrev=False)
+    models.set_defaults(command=_models)
+    fetch = commands.add_parser("fetch", help="fetch a model's file without starting a node", allow_abbrev=False)
+    fetch.add_argument("model", help="id, alias, URL or hub reference")
+    fetch.set_defaults(command=_fetch)
+    state = commands.add_parser("state", help="show the cluster as one node sees it", allow_abbrev=False)
+    state.add_argument("--url", default="http://127.0.0.1:8081", help="any node")
+    state.set_defaults(command=_state)
+    for command in (node, fetch):
+        command.add_argument("--config", type=Path, help="a saiserve.toml; default: ./saiserve.toml where there is one")
+    node.add_argument("--dry-run", action="store_true", help="check the settings and exit")
+    return parser
+
+
+def _settings(parsed: argparse.Namespace) -> Settings:
+    from saiserve.config import SETTINGS, settings_from
+
+    flags = {s.name: getattr(parsed, s.name) for s in SETTINGS if getattr(parsed, s.name, None) is not None}
+    return settings_from(flags, parsed.config)
+
+
+def _node(parsed: argparse.Namespace) -> int:
+    settings = _settings(parsed)
+    from saiserve.models.catalog import builtin_catalog, parse_models
+
+    entries = parse_models(settings.models, builtin_catalog())
+    missing = _missing(ENGINE_MODULES)
+    if missing and any(not entry.source.startswith("simulated:") for entry in entries):
+        return _complain(
+            f"serving {entries[0].id} needs the extra 'serve' whole (not installed: {', '.join(missing)}): "
+            "pip install 'swimcluster[serve]', or set MODELS=none for a node without engine"
+        )
+    if parsed.dry_run:
+        for warning in settings.warnings:
+            print(f"warning: {warning}")
+        print(f"settings are good: {settings.node_name} serves {', '.join(e.id for e in entries) or 'no model'}")
+        return 0
+    from saiserve.serve import serve_node
+
+    return serve_node(settings)
+
+
+def _models(_parsed: argparse.Namespace) -> int:
+    from saiserve.models.catalog import builtin_catalog
+
+    for entry in builtin_catalog().entries.values():
+        print(f"{entry.id:16} {', '.join(entry.aliases):48} {entry.title} · {entry.license}")
+    return 0
+
+
+def _fetch(parsed: argparse.Namespace) -> int:
+    import trio
+
+    from saiserve.models.catalog import builtin_catalog, parse_models
+    from saiserve.models.store import progress_line, store_from
+
+    settings = _settings(parsed)
+    for entry in parse_models(parsed.model, builtin_catalog()):
+        report = progress_line(entry.id, _to_stderr, live=sys.stderr.isatty())
+        print(trio.run(partial(store_from(settings).locate, entry, progress=report)))
+    return 0
+
+
+def _state(parsed: argparse.Namespace) -> int:
+    import httpx2
+
+    secret = os.environ.get("CLUSTER_SECRET", "").partition(",")[0]
+    try:
+        response = httpx2.get(f"{parsed.url.rstrip('/')}/cluster/state", headers={"X-SAI-Cluster": secret}, timeout=10)
+    except httpx2.HTTPError as error:
+        return _complain(
+            f"{parsed.url} does not answer ({type(error).__name__}): is a node running there?", EXIT_FAILED
+        )
+    if response.status_code == 401:
+        return _complain("the node refuses: set CLUSTER_SECRET to the cluster's secret", EXIT_FAILED)
+    if response.status_code != 200:
+        return _complain(f"{parsed.url} answered status {response.status_code}", EXIT_FAILED)
+    print(response.text)
+    return 0
+
+
+def _missing(modules: Sequence[str]) -> list[str]:
+    return [module for module in modules if importlib.util.find_spec(module) is None]
+
+
+def _complain(message: str, code: int = EXIT_SETTINGS) -> int:
+    print(f"saiserve: {message}", file=sys.stderr)
+    return code
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

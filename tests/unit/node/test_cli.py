@@ -1,0 +1,84 @@
+"""The command line says what it lacks, what is wrong and what it knows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from saiserve import cli
+
+KEY = "a-client-key-of-more-than-16"
+
+
+@pytest.fixture(autouse=True)
+def empty_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("API_KEY", "MODELS", "PORT", "HOST", "CLUSTER_SECRET", "CLUSTER_SEED", "CLUSTER_ADVERTISE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("saiserve ")
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cli, "SERVE_MODULES", ("json", "no_such_module"))
+    assert cli.main(["node"]) == cli.EXIT_SETTINGS
+    assert "extra 'serve' (not installed: no_such_module)" in capsys.readouterr().err
+
+
+def test_a_node_without_engine_needs_no_engine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "ENGINE_MODULES", ("no_such_module",))
+    assert cli.main(["node", "--models", "none", "--dry-run"]) == 0
+    assert cli.main(["node", "--models", "simulated:sim", "--dry-run"]) == 0
+    assert cli.main(["node", "--models", "4b", "--dry-run"]) == cli.EXIT_SETTINGS
+    assert "MODELS=none" in capsys.readouterr().err
+
+
+def test_a_dry_run_checks_the_settings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("API_KEY", "short")
+    assert cli.main(["node", "--node-name", "box", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "warning: API_KEY has under 16" in out
+    assert "box serves smollm2-135m" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["node", "--port", "x", "--dry-run"], "PORT (from the command line)"),
+        (["node", "--config", "none.toml"], "none.toml cannot be read"),
+        (["fetch", "no-such-model"], "no known model"),
+        (["state", "--url", "http://127.0.0.1:9"], "does not answer"),
+    ],
+)
+def test_a_wrong_argument_is_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) != 0
+    error = capsys.readouterr().err
+    assert words in error
+    assert "Traceback" not in error
+
+
+def test_secrets_are_no_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["node", "--api-key", KEY])
+    capsys.readouterr()
+
+
+def test_known_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["models"]) == 0
+    assert "q35-4b" in capsys.readouterr().out
+
+
+def test_importing_the_command_line_imports_no_server() -> None:
+    code = (
+        "import sys, saiserve.cli; print([m for m in ('trio','starlette','llama_cpp','msgspec') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert out.strip() == "[]"
