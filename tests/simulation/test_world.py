@@ -1,5 +1,7 @@
 """The world itself, driven by a machine that knows nothing of membership."""
 
+# ruff: noqa: A001, A002, A006, RUF059
+
 from __future__ import annotations
 
 import subprocess
