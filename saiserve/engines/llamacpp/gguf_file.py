@@ -64,11 +64,11 @@ class ModelFile:
         return text if isinstance(text, str) else None
 
 
-class _Cut(Exception):
+class _CutError(Exception):
     """The header goes on beyond the end of the file."""
 
 
-class _Odd(Exception):
+class _OddError(Exception):
     """The header says something that cannot be."""
 
 
@@ -83,14 +83,14 @@ class _Reader:
     def take(self, count: int) -> bytes:
         end = self.at + count
         if end > self._size:
-            raise _Cut
+            raise _CutError
         piece = self._data[self.at : end]
         self.at = end
         return piece
 
     def skip(self, count: int) -> None:
         if self.at + count > self._size:
-            raise _Cut
+            raise _CutError
         self.at += count
 
     def number(self, layout: str) -> Any:
@@ -99,9 +99,9 @@ class _Reader:
     def text(self, bytes_max: int) -> str:
         length = self.number("<Q")
         if length > self._size:
-            raise _Odd(f"a string of {length} bytes is announced")
+            raise _OddError(f"a string of {length} bytes is announced")
         if length > bytes_max:
-            raise _Odd(f"a string of {length} bytes where at most {bytes_max} make sense")
+            raise _OddError(f"a string of {length} bytes where at most {bytes_max} make sense")
         return self.take(length).decode("utf-8", "replace")
 
     def value(self, kind: int) -> Any:
@@ -111,12 +111,12 @@ class _Reader:
             return self.text(STRING_KEPT_BYTES_MAX)
         if kind == ARRAY:
             return self._array()
-        raise _Odd(f"metadata of unknown type {kind}")
+        raise _OddError(f"metadata of unknown type {kind}")
 
     def _array(self) -> Any:
         kind, count = self.number("<I"), self.number("<Q")
         if count > self._size:
-            raise _Odd(f"an array of {count} elements is announced")
+            raise _OddError(f"an array of {count} elements is announced")
         if kind in SCALARS:
             width = struct.calcsize(SCALARS[kind])
             if count > ARRAY_KEPT_MAX:
@@ -124,7 +124,7 @@ class _Reader:
                 return count
             return [self.number(SCALARS[kind]) for _ in range(count)]
         if kind != STRING:
-            raise _Odd(f"an array of unknown type {kind}")
+            raise _OddError(f"an array of unknown type {kind}")
         if count <= ARRAY_KEPT_MAX:
             return [self.text(STRING_KEPT_BYTES_MAX) for _ in range(count)]
         self._skip_strings(count)
@@ -135,10 +135,10 @@ class _Reader:
         unpack = struct.Struct("<Q").unpack_from
         for _ in range(count):
             if at + 8 > size:
-                raise _Cut
+                raise _CutError
             at += 8 + unpack(data, at)[0]
             if at > size:
-                raise _Cut
+                raise _CutError
         self.at = at
 
 
@@ -157,9 +157,9 @@ def read_model_file(path: Path) -> ModelFile:
                 return _read(path, _Reader(data, size), size)
     except OSError as error:
         raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
-    except _Cut:
+    except _CutError:
         raise ModelFileError(f"{path} is cut short: its header goes on beyond its {size} bytes") from None
-    except _Odd as error:
+    except _OddError as error:
         raise ModelFileError(f"{path} is damaged: {error}") from None
 
 
@@ -195,24 +195,24 @@ def _read(path: Path, reader: _Reader, size: int) -> ModelFile:
     reader.skip(len(MAGIC))
     version = reader.number("<I")
     if version not in VERSIONS:
-        raise _Odd(f"GGUF version {version} is not known (big-endian files are not supported)")
+        raise _OddError(f"GGUF version {version} is not known (big-endian files are not supported)")
     tensors, keys = reader.number("<Q"), reader.number("<Q")
     if tensors > TENSORS_MAX or keys > KEYS_MAX:
-        raise _Odd(f"{tensors} tensors and {keys} metadata keys are announced")
+        raise _OddError(f"{tensors} tensors and {keys} metadata keys are announced")
     metadata: dict[str, Any] = {}
     for _ in range(keys):
         key = reader.text(KEY_BYTES_MAX)
         if not key or key in metadata:
-            raise _Odd(f"metadata key {key!r} is repeated" if key else "a metadata key is empty")
+            raise _OddError(f"metadata key {key!r} is repeated" if key else "a metadata key is empty")
         metadata[key] = reader.value(reader.number("<I"))
     if not metadata.get("general.architecture"):
-        raise _Odd("it does not name an architecture")
+        raise _OddError("it does not name an architecture")
     if tensors == 0:
         raise ModelFileError(f"{path} holds a vocabulary but no weights")
     end = max(_tensor_end(reader) for _ in range(tensors))
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-        raise _Odd(f"an alignment of {alignment!r}")
+        raise _OddError(f"an alignment of {alignment!r}")
     start = (reader.at + alignment - 1) // alignment * alignment
     if start + end > size:
         raise ModelFileError(f"{path} is cut short: {size} bytes where its weights need {start + end}")
@@ -224,7 +224,7 @@ def _tensor_end(reader: _Reader) -> int:
     name = reader.text(KEY_BYTES_MAX)
     dimensions = reader.number("<I")
     if not name or dimensions > DIMENSIONS_MAX:
-        raise _Odd(f"tensor {name!r} with {dimensions} dimensions")
+        raise _OddError(f"tensor {name!r} with {dimensions} dimensions")
     values = 1
     for _ in range(dimensions):
         values *= reader.number("<Q")

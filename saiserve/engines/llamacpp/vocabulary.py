@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import llama_cpp
@@ -115,6 +115,11 @@ class Vocabulary:
             self._buffer = ctypes.create_string_buffer(-count)
             return self.spelling(token)
         return self._buffer.raw[:count]
+
+    def breaks(self, strings: tuple[str, ...]) -> Callable[[int], bool]:
+        """A test for tokens that contain one of the strings."""
+        needles = tuple(text.encode() for text in strings if text)
+        return functools.cache(lambda token: any(needle in self.spelling(token) for needle in needles))
 
     @functools.cached_property
     def markers(self) -> Markers:

@@ -1,0 +1,270 @@
+"""Draws the next token from logits: a function of the logits, the answer so far and (seed, position).
+
+Stages in llama.cpp's default order: bias, penalties, DRY, top-k, typical, top-p, min-p, XTC, temperature, draw. Almost
+every token of a vocabulary is far below the best one, so a threshold first leaves a few hundred candidates and the
+stages work on those; wherever the rest could change the outcome, the threshold widens or the rest is counted in full.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from saiserve.engines.llamacpp.draws import uniform
+from saiserve.engines.llamacpp.penalties import Penalties
+from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.messages import Sampling, TokenLogprob
+
+LOGIT_BIAS_MAX = 100.0
+TOP_LOGPROBS_MAX = 20
+REACHES = (10.0, 20.0, 40.0, math.inf)
+"""Distances below the best logit tried in turn for the threshold; e^-10 is 1/22,000 of the best one's share."""
+DRAW_TOKEN, DRAW_XTC = 0, 1
+MIROSTAT_ESTIMATE = 100
+"""Candidates from which mirostat 1 estimates the distribution's shape."""
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+
+class SamplingError(Exception):
+    """The model gave no token that can be drawn: NaN, or nothing allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A token, with its logprobs when they were asked for."""
+
+    token: int
+    logprob: TokenLogprob | None = None
+
+
+def sampling_fault(sampling: Sampling, vocabulary_size: int) -> str | None:
+    """What is wrong with a request's sampling values; None when nothing is."""
+    numbers = [
+        sampling.temperature, sampling.top_p, sampling.min_p, sampling.typical_p, sampling.repeat_penalty,
+        sampling.frequency_penalty, sampling.presence_penalty, sampling.dry_multiplier, sampling.dry_base,
+        sampling.xtc_probability, sampling.xtc_threshold, sampling.mirostat_tau, sampling.mirostat_eta,
+    ]  # fmt: skip
+    if not all(map(math.isfinite, numbers)):
+        return "a sampling value is not a finite number"
+    if sampling.repeat_penalty <= 0:
+        return "repeat_penalty must be above 0"
+    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= TOP_LOGPROBS_MAX:
+        return f"logprobs must be 0 to {TOP_LOGPROBS_MAX}"
+    if sampling.mirostat not in (0, 1, 2):
+        return "mirostat must be 0, 1 or 2"
+    for token, bias in sampling.logit_bias:
+        if not 0 <= token < vocabulary_size:
+            return f"logit_bias names token {token}; this model has tokens 0 to {vocabulary_size - 1}"
+        if not math.isfinite(bias) or abs(bias) > LOGIT_BIAS_MAX:
+            return f"logit_bias of token {token} is {bias}; it must be -100 to 100"
+    return None
+
+
+class Sampler:
+    """The sampling state of one answer."""
+
+    def __init__(
+        self, sampling: Sampling, vocabulary: Vocabulary, prompt: tuple[int, ...], answer: tuple[int, ...]
+    ) -> None:
+        self._sampling = sampling
+        self._vocabulary = vocabulary
+        self._penalties = Penalties(sampling, prompt, answer, vocabulary.breaks(sampling.dry_sequence_breakers))
+        bias = dict(sampling.logit_bias)
+        self._bias_ids = np.fromiter(bias.keys(), np.int64, len(bias))
+        self._bias = np.fromiter(bias.values(), np.float32, len(bias))
+        self._banned = np.fromiter(sorted(vocabulary.end_tokens), np.int64) if sampling.ignore_eos else None
+        self._mu = 2.0 * sampling.mirostat_tau
+        self.is_greedy = sampling.temperature <= 0 or sampling.top_k == 1
+
+    def accept(self, token: int) -> None:
+        """A token joined the answer."""
+        self._penalties.accept(token)
+
+    def draw(self, logits: Floats, position: int, mask: NDArray[np.bool_] | None = None) -> Drawn:
+        """The next token. `logits` are changed in place.
+
+        Args:
+            logits: one row, the vocabulary long.
+            position: place of the new token in prompt + answer.
+            mask: True where a token is forbidden.
+        Raises:
+            SamplingError: no finite logit is left.
+        """
+        raw = logits.copy() if self._sampling.logprobs is not None else None
+        self._adjust(logits)
+        if mask is not None:
+            np.copyto(logits, -np.inf, where=mask)
+        best = int(logits.argmax())
+        peak = float(logits[best])
+        if not math.isfinite(peak):
+            raise SamplingError("the model's output is not a number" if math.isnan(peak) else "no token is allowed")
+        token = best if self.is_greedy else self._draw(logits, peak, position)
+        return Drawn(token, None if raw is None else self._logprob(raw, token))
+
+    def _adjust(self, logits: Floats) -> None:
+        if len(self._bias_ids):
+            logits[self._bias_ids] += self._bias
+        if self._banned is not None:
+            logits[self._banned] = -np.inf
+        if self._penalties.active:
+            self._penalties.apply(logits)
+
+    def _draw(self, logits: Floats, peak: float, position: int) -> int:
+        sampling = self._sampling
+        chance = uniform(sampling.seed, position, DRAW_TOKEN)
+        if sampling.mirostat:
+            return self._mirostat(logits, peak, chance)
+        narrows = sampling.top_k > 0 or sampling.typical_p < 1 or sampling.top_p < 1 or sampling.min_p > 0
+        if not narrows and sampling.xtc_probability <= 0:
+            return _draw_from_all(logits, peak, sampling.temperature, chance)
+        ids, values = self._candidates(logits, peak)
+        if sampling.min_p > 0:
+            values = values[: _count_at_least(values, values[0] + math.log(sampling.min_p))]
+        if sampling.xtc_probability > 0 and uniform(sampling.seed, position, DRAW_XTC) < sampling.xtc_probability:
+            start = _xtc_dropped(values, sampling.xtc_threshold)
+            ids, values = ids[start:], values[start:]
+        weights = np.exp((values - values[0]).astype(np.float64) / sampling.temperature)
+        return int(ids[_pick(weights, chance)])
+
+    def _candidates(self, logits: Floats, peak: float) -> tuple[Ids, Floats]:
+        """What top-k, typical and top-p leave, best first."""
+        sampling = self._sampling
+        if sampling.top_k > 0:
+            ids, values = _best(logits, peak, sampling.top_k)
+            total = None
+        elif sampling.typical_p < 1 or sampling.xtc_probability > 0:
+            ids, values = _within(logits, peak, math.inf)
+            total = None
+        elif sampling.top_p < 1:
+            total = float(np.exp(logits - peak).sum(dtype=np.float64))
+            for reach in REACHES:
+                ids, values = _within(logits, peak, reach)
+                if float(np.exp(values - peak).sum(dtype=np.float64)) >= sampling.top_p * total:
+                    break
+        else:
+            return _within(logits, peak, -math.log(sampling.min_p) + 1e-3)
+        if sampling.typical_p < 1:
+            kept = _typical(values, sampling.typical_p)
+            ids, values = ids[kept], values[kept]
+        if sampling.top_p < 1:
+            weights = np.exp((values - values[0]).astype(np.float64))
+            cumulative = weights.cumsum()
+            goal = sampling.top_p * (cumulative[-1] if total is None or sampling.typical_p < 1 else total)
+            count = int(cumulative.searchsorted(goal)) + 1
+            ids, values = ids[:count], values[:count]
+        return ids, values
+
+    def _mirostat(self, logits: Floats, peak: float, chance: float) -> int:
+        """Basu et al. 2021; `mu` follows the answer, so a resumed answer starts it anew."""
+        sampling = self._sampling
+        ids, values = _within(logits, peak, math.inf)
+        shares = _softmax(values / sampling.temperature)
+        surprise = -np.log2(shares)
+        if sampling.mirostat == 1:
+            count = _mirostat_count(shares, self._mu, len(logits))
+        else:
+            count = max(1, int((surprise <= self._mu).sum()))
+        chosen = _pick(shares[:count], chance)
+        self._mu -= sampling.mirostat_eta * (float(surprise[chosen]) - sampling.mirostat_tau)
+        return int(ids[chosen])
+
+    def _logprob(self, raw: Floats, token: int) -> TokenLogprob:
+        peak = float(raw.max())
+        total = peak + math.log(float(np.exp(raw - peak).sum(dtype=np.float64)))
+        spelling = self._vocabulary.spelling
+        top: tuple[tuple[int, bytes, float], ...] = ()
+        if self._sampling.logprobs:
+            ids, values = _best(raw, peak, self._sampling.logprobs)
+            top = tuple(
+                (other, spelling(other), value - total)
+                for other, value in zip(ids.tolist(), values.tolist(), strict=True)
+            )
+        return TokenLogprob(token, spelling(token), float(raw[token]) - total, top)
+
+
+def _within(logits: Floats, peak: float, reach: float) -> tuple[Ids, Floats]:
+    """Candidates no further than `reach` below the best, best first; equals by id."""
+    ids = np.flatnonzero(logits > (peak - reach if reach < math.inf else -np.inf))
+    values = logits[ids]
+    order = np.argsort(-values, kind="stable")
+    return ids[order], values[order]
+
+
+def _best(logits: Floats, peak: float, count: int) -> tuple[Ids, Floats]:
+    """The `count` best, best first; fewer when fewer are finite."""
+    for reach in REACHES:
+        ids = np.flatnonzero(logits > (peak - reach if reach < math.inf else -np.inf))
+        if len(ids) >= count or reach == math.inf:
+            break
+    values = logits[ids]
+    if len(ids) > 8 * count:
+        # A partition is cheaper than a sort here; everything equal to the last one stays, so ties go by id.
+        floor = values[np.argpartition(-values, count - 1)[count - 1]]
+        kept = values >= floor
+        ids, values = ids[kept], values[kept]
+    order = np.argsort(-values, kind="stable")[:count]
+    return ids[order], values[order]
+
+
+def _draw_from_all(logits: Floats, peak: float, temperature: float, chance: float) -> int:
+    """From the whole vocabulary: the near candidates first, best first, then all others by id."""
+    weights = np.exp((logits - peak) / np.float32(temperature))
+    ids, _ = _within(logits, peak, REACHES[0] * temperature)
+    near = weights[ids].astype(np.float64).cumsum()
+    weights[ids] = 0.0
+    rest = float(weights.sum(dtype=np.float64))
+    goal = chance * (float(near[-1]) + rest)
+    if goal < near[-1]:
+        return int(ids[int(near.searchsorted(goal, side="right"))])
+    far = weights.astype(np.float64).cumsum()
+    return int(min(far.searchsorted(goal - near[-1], side="right"), len(far) - 1))
+
+
+def _softmax(values: Floats) -> NDArray[np.float64]:
+    weights = np.exp((values - values[0]).astype(np.float64))
+    shares: NDArray[np.float64] = weights / weights.sum()
+    return shares
+
+
+def _pick(weights: NDArray[np.float64], chance: float) -> int:
+    cumulative = weights.cumsum()
+    return min(int(cumulative.searchsorted(chance * cumulative[-1], side="right")), len(weights) - 1)
+
+
+def _count_at_least(descending: Floats, floor: float) -> int:
+    return max(1, int((descending >= floor).sum()))
+
+
+def _typical(values: Floats, mass: float) -> Ids:
+    """Indices kept by locally typical sampling (Meister et al. 2023), ascending."""
+    shares = _softmax(values)
+    surprise = -np.log(np.maximum(shares, 1e-300))
+    distance = np.abs(surprise - float((shares * surprise).sum()))
+    order = np.argsort(distance, kind="stable")
+    count = int(shares[order].cumsum().searchsorted(mass)) + 1
+    return np.sort(order[:count])
+
+
+def _xtc_dropped(values: Floats, threshold: float) -> int:
+    """How many of the best to leave out: all above the threshold but the last one (p-e-w's XTC)."""
+    return max(0, int((_softmax(values) >= threshold).sum()) - 1)
+
+
+def _mirostat_count(shares: NDArray[np.float64], mu: float, vocabulary_size: int) -> int:
+    """How many candidates mirostat 1 keeps, from a Zipf exponent fitted to the best ones."""
+    fitted = shares[:MIROSTAT_ESTIMATE]
+    if len(fitted) < 2:
+        return 1
+    ranks = np.log(np.arange(2, len(fitted) + 1) / np.arange(1, len(fitted)))
+    falls = np.log(fitted[:-1] / np.maximum(fitted[1:], 1e-300))
+    exponent = float((ranks * falls).sum() / (ranks * ranks).sum())
+    excess = exponent - 1.0
+    if abs(excess) < 1e-6 or exponent <= 0:
+        return len(shares)
+    count = ((excess * 2.0**mu) / (1.0 - float(vocabulary_size) ** -excess)) ** (1.0 / exponent)
+    return int(min(max(1.0, count), len(shares)))
