@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from swimcluster.address import Address, parse_address
@@ -65,6 +66,8 @@ class Config:
     """Whether a missing direct ack also sends a ping as an exchange (memberlist's TCP ping)."""
     probe_order: str = "round_robin"
     """`round_robin` (SWIM §4.3, the default) or `random` (SWIM §3.1), which exists to measure the formula."""
+    nacks: bool = True
+    """Whether a relay says that it has heard nothing from the target (Lifeguard)."""
     nack_fraction: float = 0.8
     """Share of the probe timeout after which a relay says that it has heard nothing, 0.1 to 1."""
 
@@ -133,6 +136,12 @@ class Config:
     """User broadcasts waiting to be spread, 1 to 65536; the most sent one makes room."""
     events_max: int = 4096
     """Events waiting to be taken, 16 to 1048576; the oldest go, and `EventsLost` says how many."""
+    event_queue_max: int = 1024
+    """Events one subscriber of the driver may be behind, 1 to 1048576; then it gets `EventsLost` and a snapshot."""
+    leave_timeout_s: float = 5.0
+    """Seconds the driver spends on leaving, 0 to 300."""
+    state_dir: Path | None = None
+    """Folder where the driver keeps the epoch and peer addresses; None keeps nothing."""
     source_rate_max: int = 2000
     """Datagrams and exchanges per second accepted from one host before any check, 10 to 1000000; 0 for no limit."""
 
@@ -280,6 +289,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "unverified_max": (1, 65_536),
     "broadcasts_max": (1, 65_536),
     "events_max": (16, 1_048_576),
+    "event_queue_max": (1, 1_048_576),
+    "leave_timeout_s": (0, 300),
     "source_rate_max": (10, 1_000_000),
 }
 _ZERO_TURNS_OFF = frozenset({"gossip_interval_s", "push_pull_interval_s", "reconnect_interval_s", "source_rate_max"})

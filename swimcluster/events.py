@@ -127,6 +127,14 @@ class JoinAttemptFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveFinished:
+    """Nothing more will be done about leaving; `told` of `members` were told directly."""
+
+    told: int
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
 class Isolated:
     """Whether this node has heard nobody for a while although it knows of others; its own opinion."""
 
@@ -220,6 +228,7 @@ Event = (
     | Outlived
     | Joined
     | JoinAttemptFailed
+    | LeaveFinished
     | Isolated
     | ClockGap
     | PeerRefused
