@@ -21,7 +21,7 @@ import httpx2
 import trio
 
 API_KEY: Final = "acceptance-client-key-0123456789"
-CLUSTER_SECRET: Final = "acceptance-cluster-secret-0123456789"  # noqa: S105 - a test's own
+CLUSTER_SECRET: Final = "acceptance-cluster-secret-0123456789"
 READY_S: Final = 120.0
 STOP_S: Final = 40.0
 POLL_S: Final = 0.05

@@ -1,0 +1,26 @@
+"""What a check is: a promise, and a function that tries it on real processes and says what it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much of a promise to try: the whole of it, or enough for a test run."""
+
+    is_full: bool
+
+    def pick(self, full: int, quick: int) -> int:
+        """The number that fits."""
+        return full if self.is_full else quick
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`run` raises AssertionError with what went wrong, or returns one line of what it measured."""
+
+    name: str
+    promise: str
+    run: Callable[[Scale], Awaitable[str]]

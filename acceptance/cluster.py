@@ -1,0 +1,207 @@
+"""Three nodes: who is there, where requests land, and what a name is worth."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from acceptance.chat import chat_body, stream_chat
+from acceptance.check import Check, Scale
+from acceptance.nodes import API_KEY, CLUSTER_SECRET, Fleet, Node, fleet
+
+SMOL = "smollm2-135m"
+GEMMA = "gemma-3-270m"
+VIEW_S = 2.0
+RETURN_S = 5.0
+
+
+async def three_nodes(group: Fleet) -> tuple[Node, Node, Node]:
+    """Two nodes with SmolLM2 and one with Gemma, started as an operator would, all ready."""
+    first = group.start("node-a", SMOL, seeds="", environment={"SAI_ROUTE_LOG": "1"})
+    await first.wait_ready()
+    second = group.start("node-b", SMOL, environment={"SAI_ROUTE_LOG": "1"})
+    third = group.start("node-c", GEMMA, environment={"SAI_ROUTE_LOG": "1"})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(second.wait_ready)
+        nursery.start_soon(third.wait_ready)
+    return first, second, third
+
+
+async def wait_view(nodes: list[Node], alive: set[str], timeout_s: float) -> float:
+    """Seconds until each node sees exactly `alive` as alive members with ready models. AssertionError if never."""
+    started = trio.current_time()
+    views: dict[str, Any] = {}
+    with trio.move_on_after(timeout_s):
+        while True:
+            views = {node.name: await node.state() for node in nodes}
+            if all(_sees(view, alive) for view in views.values()):
+                return trio.current_time() - started
+            await trio.sleep(0.05)
+    raise AssertionError(f"views after {timeout_s} s: { {name: _summary(view) for name, view in views.items()} }")
+
+
+def _sees(view: dict[str, Any], alive: set[str]) -> bool:
+    members = {member["name"]: member for member in view["members"] if member["state"] == "alive"}
+    return set(members) == alive and all(
+        model["state"] == "ready" for member in members.values() for model in member["models"]
+    )
+
+
+def _summary(view: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(m["name"], m["state"], str([x.get("state") for x in m["models"]])) for m in view["members"]]
+
+
+async def _views(scale: Scale) -> str:
+    async with fleet() as group:
+        nodes = list(await three_nodes(group))
+        took = await wait_view(nodes, {node.name for node in nodes}, VIEW_S)
+        for node in nodes:
+            for member in (await node.state())["members"]:
+                for key in ("address", "models", "lanes", "busy", "cpu_percent", "ram_used_mib", "ram_total_mib"):
+                    assert member.get(key) is not None, f"{node.name} shows no {key} of {member['name']}: {member}"
+        _curl_lines(nodes[0])
+        return f"three alive members in every view {took:.2f} s after the last was ready; both curl lines answer"
+
+
+def _curl_lines(node: Node) -> None:
+    state = _curl("-H", f"X-SAI-Cluster: {CLUSTER_SECRET}", f"{node.url}/cluster/state")
+    assert GEMMA in state, state
+    answer = _curl(
+        f"{node.url}/v1/chat/completions",
+        *("-H", f"Authorization: Bearer {API_KEY}", "-H", "Content-Type: application/json"),
+        *("-d", f'{{"model":"{SMOL}","messages":[{{"role":"user","content":"hi"}}]}}'),
+    )
+    assert '"chat.completion"' in answer, answer
+
+
+def _curl(*arguments: str) -> str:
+    command = ["curl", "-sS", "--max-time", "60", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=90).stdout
+
+
+async def _model_aware(scale: Scale) -> str:
+    async with fleet() as group:
+        nodes = await three_nodes(group)
+        await wait_view(list(nodes), {node.name for node in nodes}, VIEW_S)
+        async with nodes[0].client() as client:
+            stream = await stream_chat(client, chat_body(GEMMA, "Name a colour.", 16))
+        assert "node-c" in stream.route, stream.route
+        return f"asked node-a for Gemma: {stream.route}"
+
+
+async def _load_aware(scale: Scale) -> str:
+    async with fleet() as group:
+        nodes = await three_nodes(group)
+        await wait_view(list(nodes), {node.name for node in nodes}, VIEW_S)
+        served: Counter[str] = Counter()
+
+        async def ask(number: int) -> None:
+            async with nodes[0].client() as client:
+                stream = await stream_chat(client, chat_body(SMOL, f"Tell me a story about the number {number}.", 32))
+            served[_served_by(stream.route)] += 1
+
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                nursery.start_soon(ask, number)
+        assert set(served) == {"node-a", "node-b"}, served
+        assert min(served.values()) >= 30 // 4, served
+        return f"30 at once to node-a ran on {dict(served)}"
+
+
+def _served_by(route: str) -> str:
+    match = re.search(r"node-[a-z]", route)
+    assert match, f"the route header names no node: {route!r}"
+    return match[0]
+
+
+async def _cache_aware(scale: Scale) -> str:
+    async with fleet() as group:
+        nodes = await three_nodes(group)
+        await wait_view(list(nodes), {node.name for node in nodes}, VIEW_S)
+        shown = []
+        for conversation in range(scale.pick(6, 3)):
+            messages: list[dict[str, str]] = [
+                {
+                    "role": "system",
+                    "content": f"You are the helpful guide number {conversation}. Answer in one sentence.",
+                }
+            ]
+            served, cached = [], []
+            for turn in range(4):
+                messages.append({"role": "user", "content": f"Question {turn}: what is {turn} plus {conversation}?"})
+                body = chat_body(SMOL, "", 24) | {"messages": messages}
+                async with nodes[turn % 2].client() as client:
+                    stream = await stream_chat(client, body)
+                messages.append({"role": "assistant", "content": stream.text})
+                served.append(_served_by(stream.route))
+                cached.append(stream.cached_tokens)
+            assert len(set(served)) == 1, f"turns of one conversation ran on {served}"
+            assert all(tokens > 0 for tokens in cached[1:]), f"cached tokens by turn: {cached}"
+            shown.append(f"{served[0]} {cached}")
+        return f"four turns through alternating nodes, cached tokens by turn: {'; '.join(shown)}"
+
+
+async def _returns(scale: Scale) -> str:
+    async with fleet() as group:
+        a = await group.start_ready("node-a", SMOL, seeds="")
+        b = await group.start_ready("node-b", SMOL)
+        c = await group.start_ready("node-c", "none", seeds=a.address)
+        names = {"node-a", "node-b", "node-c"}
+        await wait_view([a, b, c], names, VIEW_S)
+        shown = []
+        for how in ("another port", "another port, state folder deleted", "the same port"):
+            b.kill()
+            state_dir: Path | None = group.folder / "fresh-state" if "deleted" in how else None
+            started = trio.current_time()
+            b = group.start("node-b", SMOL, port=b.port if how == "the same port" else None, state_dir=state_dir)
+            await _seen_at([a, c], "node-b", b.address, RETURN_S)
+            shown.append(f"{how} {trio.current_time() - started:.1f} s")
+            await b.wait_ready()
+            await wait_view([a, b, c], names, VIEW_S)
+        return f"back in every view: {', '.join(shown)}"
+
+
+async def _seen_at(viewers: list[Node], name: str, address: str, timeout_s: float) -> None:
+    """Wait until every viewer shows one member of the name, alive at the address."""
+    views: list[Any] = []
+    with trio.move_on_after(timeout_s):
+        while True:
+            views = [
+                [(m["address"], m["state"]) for m in (await node.state())["members"] if m["name"] == name]
+                for node in viewers
+            ]
+            assert all(len(view) <= 1 for view in views), f"{name} is shown twice: {views}"
+            if all(view == [(address, "alive")] for view in views):
+                return
+            await trio.sleep(0.05)
+    raise AssertionError(f"{name} is not back at {address} within {timeout_s} s: {views}")
+
+
+async def _name_held(scale: Scale) -> str:
+    async with fleet() as group:
+        a = await group.start_ready("node-a", "none", seeds="")
+        b = await group.start_ready("node-b", "none")
+        second = group.start("node-b", "none")
+        with trio.move_on_after(15):
+            while second.process.poll() is None:
+                await trio.sleep(0.05)
+        assert second.process.poll() not in (None, 0), f"the second node-b runs on:\n{second.log_text()[-1000:]}"
+        assert "node-b" in second.log_text(), second.log_text()
+        await _seen_at([a], "node-b", b.address, VIEW_S)
+        last = second.log_text().strip().splitlines()[-1]
+        return f"the second holder ended with code {second.process.poll()}: {last[-160:]}"
+
+
+CHECKS = (
+    Check("views", "three members in every view within 2 s of the last one's readiness, with load, CPU, RAM", _views),
+    Check("model-aware", "a Gemma request sent to a SmolLM2 node is answered by the Gemma node", _model_aware),
+    Check("load-aware", "30 simultaneous requests to one node spread over both", _load_aware),
+    Check("cache-aware", "a four-turn conversation through alternating nodes stays on one, cached from turn 2", _cache_aware),
+    Check("returns", "a killed node restarted on another port or without state is back in every view within 5 s", _returns),
+    Check("name-held", "a second live holder of a name exits with a message", _name_held),
+)  # fmt: skip
