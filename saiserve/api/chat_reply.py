@@ -1,0 +1,131 @@
+"""Chat Completions, outgoing: chunks of a stream and the whole completion.
+
+Stream states per answer: nothing sent → roles sent (one chunk per choice, ascending) → deltas → each choice finished
+once → usage (when asked for) and `[DONE]`. After an error nothing follows: no finish, no `[DONE]`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from saiserve.api import sse
+from saiserve.api.errors import ErrorStyle, error_object
+from saiserve.api.gathered import GatheredAnswer, GatheredChoice, finish_kind
+from saiserve.api.openai_common import FINISH_REASONS, logprob_entries, usage_object
+from saiserve.chat.events import (
+    AnswerEvent,
+    AnswerFailed,
+    ChoiceFinished,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+    Usage,
+)
+from saiserve.engines.messages import TokenLogprob
+
+DONE = b"data: [DONE]\n\n"
+
+
+class ChatStreamEncoder:
+    """One streamed chat completion."""
+
+    def __init__(self, *, completion_id: str, created: int, model: str, choices: int, usage: bool) -> None:
+        self._head = {"id": completion_id, "object": "chat.completion.chunk", "created": created, "model": model}
+        self._choices = choices
+        self._usage = usage
+        self._opened = False
+        self._called = [False] * choices
+        self._ended = False
+
+    def encode(self, event: AnswerEvent) -> bytes:
+        """Return the chunks for one event."""
+        if self._ended:
+            return b""
+        if isinstance(event, AnswerFailed):
+            self._ended = True
+            return sse.event(error_object(event.error, ErrorStyle.OPENAI))
+        opening = b"" if self._opened else self._open()
+        return opening + self._continue(event)
+
+    def keepalive(self) -> bytes:
+        """Return a comment."""
+        return sse.COMMENT
+
+    def _open(self) -> bytes:
+        self._opened = True
+        role = {"role": "assistant", "content": None}
+        return b"".join(self._delta(choice, role) for choice in range(self._choices))
+
+    def _continue(self, event: AnswerEvent) -> bytes:
+        match event:
+            case TextDelta():
+                return self._text(event)
+            case ReasoningDelta() if event.text:
+                return self._delta(event.choice, {"reasoning_content": event.text})
+            case ToolCallStarted():
+                self._called[event.choice] = True
+                function = {"name": event.name, "arguments": ""}
+                call = {"index": event.index, "id": event.id, "type": "function", "function": function}
+                return self._delta(event.choice, {"tool_calls": [call]})
+            case ToolCallDelta() if event.arguments:
+                call = {"index": event.index, "function": {"arguments": event.arguments}}
+                return self._delta(event.choice, {"tool_calls": [call]})
+            case ChoiceFinished():
+                kind = finish_kind(event.kind, called=self._called[event.choice])
+                return self._delta(event.choice, {}, finish=FINISH_REASONS[kind])
+            case Usage():
+                return self._end(event)
+        return b""
+
+    def _text(self, event: TextDelta) -> bytes:
+        if not event.text and not event.logprobs:
+            return b""
+        return self._delta(event.choice, {"content": event.text}, logprobs=event.logprobs)
+
+    def _delta(
+        self,
+        choice: int,
+        delta: dict[str, Any],
+        *,
+        finish: str | None = None,
+        logprobs: tuple[TokenLogprob, ...] | None = None,
+    ) -> bytes:
+        body: dict[str, Any] = {"index": choice, "delta": delta, "finish_reason": finish}
+        if logprobs is not None:
+            body["logprobs"] = {"content": logprob_entries(logprobs), "refusal": None}
+        return sse.event({**self._head, "choices": [body]})
+
+    def _end(self, usage: Usage) -> bytes:
+        self._ended = True
+        if not self._usage:
+            return DONE
+        return sse.event({**self._head, "choices": [], "usage": usage_object(usage)}) + DONE
+
+
+class ChatCollector:
+    """One whole chat completion."""
+
+    def __init__(self, *, completion_id: str, created: int, model: str, choices: int) -> None:
+        self._head = {"id": completion_id, "object": "chat.completion", "created": created, "model": model}
+        self._answer = GatheredAnswer.empty(choices)
+        self.add = self._answer.add
+
+    def body(self) -> dict[str, Any]:
+        """Return the completion."""
+        choices = [_choice(index, choice) for index, choice in enumerate(self._answer.choices)]
+        return {**self._head, "choices": choices, "usage": usage_object(self._answer.usage)}
+
+
+def _choice(index: int, choice: GatheredChoice) -> dict[str, Any]:
+    content = choice.text if choice.text or not choice.calls else None
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if choice.calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in choice.calls
+        ]
+    logprobs = None if choice.logprobs is None else {"content": logprob_entries(choice.logprobs), "refusal": None}
+    return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": FINISH_REASONS[choice.finish]}

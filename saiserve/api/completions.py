@@ -1,0 +1,181 @@
+"""Completions (text in, text out): schema, meaning, stream and whole reply."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from saiserve import limits
+from saiserve.api import sse
+from saiserve.api.body import decode, invalid
+from saiserve.api.chat_schema import StreamOptions
+from saiserve.api.context import Origin
+from saiserve.api.errors import ErrorStyle, error_object
+from saiserve.api.gathered import GatheredAnswer
+from saiserve.api.openai_common import FINISH_REASONS, finite, token_text, usage_object
+from saiserve.api.sampling import Count, SamplingFields, grammar_constraint, max_tokens_of, sampling_of, stop_of
+from saiserve.chat.events import AnswerEvent, AnswerFailed, ChoiceFinished, TextDelta, Usage
+from saiserve.chat.request import Dialect, GenerationRequest
+from saiserve.engines.messages import TokenLogprob
+
+MAX_TOKENS_DEFAULT = 16
+"""What the public API gives a body without `max_tokens`."""
+
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+PromptBody = str | list[str | TokenId | list[TokenId]]
+
+
+class CompletionBody(SamplingFields, kw_only=True):
+    """The body of `POST /v1/completions`; fields not listed are ignored."""
+
+    prompt: PromptBody
+    model: str | None = None
+    max_tokens: Count | None = None
+    n_predict: Count | None = None
+    n: Annotated[int, Meta(ge=1, le=limits.CHOICES_MAX)] = 1
+    best_of: Annotated[int, Meta(ge=0, le=20)] | None = None
+    echo: bool = False
+    suffix: str = ""
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | bool | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    user: str = ""
+    prompt_cache_key: str = ""
+
+
+def decode_completion(data: bytes, origin: Origin) -> GenerationRequest:
+    """Return the request a body asks for.
+
+    Raises:
+        ApiError: 400; `param` names the field at fault.
+    """
+    body = decode(data, CompletionBody)
+    if body.echo:
+        raise invalid("echo: true is not served here.", "echo")
+    if body.suffix:
+        raise invalid("suffix: is not served here.", "suffix")
+    if body.best_of is not None and body.best_of > body.n:
+        raise invalid("best_of: answers are not ranked here; leave it out or let it equal n.", "best_of")
+    text, tokens = prompt_of(body.prompt)
+    given = body.max_tokens if body.max_tokens is not None else body.n_predict
+    logprobs = (0 if body.logprobs else None) if isinstance(body.logprobs, bool) else body.logprobs
+    return GenerationRequest(
+        id=origin.request_id,
+        dialect=Dialect.COMPLETIONS,
+        model=origin.model(body.model),
+        sampling=sampling_of(body, origin.draw_seed, logprobs),
+        prompt_text=text,
+        prompt_tokens=tokens,
+        max_tokens=MAX_TOKENS_DEFAULT if given is None else max_tokens_of(given, "max_tokens"),
+        stop=stop_of(body.stop),
+        choices=body.n,
+        constraint=grammar_constraint(body),
+        stream=body.stream,
+        stream_usage=body.stream_options is not None and body.stream_options.include_usage,
+        conversation=body.prompt_cache_key or body.user,
+        key_name=origin.key_name,
+        raw=data,
+        created=origin.created,
+    )
+
+
+def prompt_of(prompt: PromptBody) -> tuple[str | None, tuple[int, ...] | None]:
+    """Return the one prompt as text or as tokens.
+
+    Raises:
+        ApiError: 400 for an empty prompt and for several prompts.
+    """
+    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
+        prompt = [*prompt[0]] if isinstance(prompt[0], list) else prompt[0]
+    if not prompt:
+        raise invalid("prompt: must not be empty.", "prompt")
+    if isinstance(prompt, str):
+        return prompt, None
+    tokens = tuple(token for token in prompt if isinstance(token, int))
+    if len(tokens) != len(prompt):
+        raise invalid("prompt: send one prompt per request: a string or an array of token ids.", "prompt")
+    return None, tokens
+
+
+class _LegacyLogprobs:
+    """The four parallel arrays of the old `logprobs` object; offsets run on over a choice."""
+
+    def __init__(self) -> None:
+        self._offset = 0
+
+    def object(self, logprobs: list[TokenLogprob] | tuple[TokenLogprob, ...]) -> dict[str, Any]:
+        """Return the object for the next tokens."""
+        tokens = [token_text(entry.piece) for entry in logprobs]
+        offsets = []
+        for token in tokens:
+            offsets.append(self._offset)
+            self._offset += len(token)
+        return {
+            "tokens": tokens,
+            "token_logprobs": [finite(entry.logprob) for entry in logprobs],
+            "top_logprobs": [
+                {token_text(piece): finite(logprob) for _, piece, logprob in entry.top} for entry in logprobs
+            ],
+            "text_offset": offsets,
+        }
+
+
+class CompletionStreamEncoder:
+    """One streamed text completion: text chunks → a finish per choice → usage (when asked for) and `[DONE]`."""
+
+    def __init__(self, *, completion_id: str, created: int, model: str, choices: int, usage: bool) -> None:
+        self._head = {"id": completion_id, "object": "text_completion", "created": created, "model": model}
+        self._usage = usage
+        self._logprobs = [_LegacyLogprobs() for _ in range(choices)]
+        self._ended = False
+
+    def encode(self, event: AnswerEvent) -> bytes:
+        """Return the chunks for one event."""
+        if self._ended:
+            return b""
+        match event:
+            case AnswerFailed():
+                self._ended = True
+                return sse.event(error_object(event.error, ErrorStyle.OPENAI))
+            case TextDelta() if event.text or event.logprobs:
+                given = event.logprobs
+                logprobs = None if given is None else self._logprobs[event.choice].object(given)
+                return self._chunk(event.choice, event.text, logprobs)
+            case ChoiceFinished():
+                return self._chunk(event.choice, "", None, FINISH_REASONS[event.kind])
+            case Usage():
+                self._ended = True
+                last = {**self._head, "choices": [], "usage": usage_object(event)}
+                return (sse.event(last) if self._usage else b"") + b"data: [DONE]\n\n"
+        return b""
+
+    def keepalive(self) -> bytes:
+        """Return a comment."""
+        return sse.COMMENT
+
+    def _chunk(self, index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None = None) -> bytes:
+        choice = {"text": text, "index": index, "logprobs": logprobs, "finish_reason": finish}
+        return sse.event({**self._head, "choices": [choice]})
+
+
+class CompletionCollector:
+    """One whole text completion."""
+
+    def __init__(self, *, completion_id: str, created: int, model: str, choices: int) -> None:
+        self._head = {"id": completion_id, "object": "text_completion", "created": created, "model": model}
+        self._answer = GatheredAnswer.empty(choices)
+        self.add = self._answer.add
+
+    def body(self) -> dict[str, Any]:
+        """Return the completion."""
+        choices = [
+            {
+                "text": choice.text,
+                "index": index,
+                "logprobs": None if choice.logprobs is None else _LegacyLogprobs().object(choice.logprobs),
+                "finish_reason": FINISH_REASONS[choice.finish],
+            }
+            for index, choice in enumerate(self._answer.choices)
+        ]
+        return {**self._head, "choices": choices, "usage": usage_object(self._answer.usage)}

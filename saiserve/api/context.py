@@ -1,0 +1,96 @@
+"""What every dialect's handlers share: the service, the clock, randomness, and facts about the request at hand."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from saiserve import limits
+from saiserve.api.body import invalid
+from saiserve.api.http import Call
+from saiserve.api.service import ModelCard, Service
+from saiserve.errors import ApiError, ErrorKind
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request comes from: what a decoder needs beyond the body."""
+
+    request_id: str
+    key_name: str
+    created: int
+    """Unix seconds."""
+    draw_seed: Callable[[], int]
+    cards: tuple[ModelCard, ...]
+
+    def model(self, given: str | None) -> str:
+        """Return the model asked for; when none is named and only one is ready, that one.
+
+        Raises:
+            ApiError: 400 when the choice is open, 404 for a name that cannot be a model's.
+        """
+        if given is None:
+            ready = [card for card in self.cards if card.state == "ready"]
+            if len(ready) == 1:
+                return ready[0].id
+            raise invalid("model: this field is required.", "model")
+        if not given or len(given) > limits.MODEL_NAME_CHARACTERS_MAX or not given.isprintable():
+            raise model_not_found(given)
+        return given
+
+    def card(self, model: str) -> ModelCard | None:
+        """Return the model's card by id or alias."""
+        return find_card(self.cards, model)
+
+
+def find_card(cards: tuple[ModelCard, ...], model: str) -> ModelCard | None:
+    """Return the card whose id or alias `model` is; ids come first."""
+    for card in cards:
+        if card.id == model:
+            return card
+    return next((card for card in cards if model in card.aliases), None)
+
+
+def model_not_found(model: str) -> ApiError:
+    """Return the error for an unknown model."""
+    shown = model if len(model) <= 80 else model[:77] + "..."
+    return ApiError(
+        ErrorKind.MODEL_NOT_FOUND,
+        f"The model {shown!r} does not exist here; GET /v1/models lists those that do.",
+        param="model",
+    )
+
+
+def _unix_now() -> int:
+    return int(time.time())
+
+
+def _draw_seed() -> int:
+    return secrets.randbits(63)
+
+
+def _new_id() -> str:
+    return secrets.token_hex(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """The node behind the handlers, and where their time and chance come from."""
+
+    service: Service
+    unix_now: Callable[[], int] = _unix_now
+    draw_seed: Callable[[], int] = _draw_seed
+    new_id: Callable[[], str] = _new_id
+    keepalive_s: float = limits.KEEPALIVE_COMMENT_S
+
+    def origin(self, call: Call) -> Origin:
+        """Return the facts about a call that decoders need."""
+        return Origin(
+            request_id=self.new_id(),
+            key_name=call.key_name,
+            created=self.unix_now(),
+            draw_seed=self.draw_seed,
+            cards=self.service.models(),
+        )

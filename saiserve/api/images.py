@@ -1,0 +1,41 @@
+"""Images in requests: data URIs are read, everything else is refused; a server that fetches URLs is a proxy."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from saiserve.api.body import invalid
+from saiserve.chat.request import ImagePart
+
+MEDIA_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+
+
+def image_from_url(url: str, param: str) -> ImagePart:
+    """Read a `data:` URI (RFC 2397).
+
+    Raises:
+        ApiError: 400 for any other scheme, and for data that is not base64 of a known image type.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme.lower() != "data":
+        raise invalid(f"{param}: only data: URIs are taken; remote and local addresses are not fetched.", param)
+    header, comma, payload = rest.partition(",")
+    media_type, *attributes = header.lower().split(";")
+    if not comma or "base64" not in attributes:
+        raise invalid(f"{param}: the data: URI must be base64.", param)
+    return image_from_base64(media_type.strip(), payload, param)
+
+
+def image_from_base64(media_type: str, payload: str, param: str) -> ImagePart:
+    """Read base64 image data.
+
+    Raises:
+        ApiError: 400 for an unknown media type or bad base64.
+    """
+    if media_type not in MEDIA_TYPES:
+        raise invalid(f"{param}: {media_type[:60]!r} is not one of {', '.join(sorted(MEDIA_TYPES))}.", param)
+    try:
+        return ImagePart(media_type=media_type, data=base64.b64decode(payload, validate=True))
+    except (binascii.Error, ValueError) as error:
+        raise invalid(f"{param}: the image is not valid base64.", param) from error

@@ -1,0 +1,54 @@
+"""The handlers of the OpenAI-shaped generation routes."""
+
+from __future__ import annotations
+
+from saiserve.api.chat_reply import ChatCollector, ChatStreamEncoder
+from saiserve.api.chat_request import decode_chat
+from saiserve.api.completions import CompletionCollector, CompletionStreamEncoder, decode_completion
+from saiserve.api.context import Api
+from saiserve.api.http import Call
+from saiserve.api.sse import Streamed, Whole
+from saiserve.chat.events import AnswerEvent
+
+
+def unparsed(event: AnswerEvent) -> list[AnswerEvent]:
+    """Pass an event on as it is."""
+    return [event]
+
+
+async def create_chat(api: Api, call: Call) -> Streamed | Whole:
+    """`POST /v1/chat/completions`."""
+    request = decode_chat(call.body, api.origin(call))
+    completion_id = f"chatcmpl-{request.id}"
+    if request.stream:
+        encoder = ChatStreamEncoder(
+            completion_id=completion_id,
+            created=request.created,
+            model=request.model,
+            choices=request.choices,
+            usage=request.stream_usage,
+        )
+        return Streamed(api.service, request, encoder, unparsed, api.keepalive_s)
+    collector = ChatCollector(
+        completion_id=completion_id, created=request.created, model=request.model, choices=request.choices
+    )
+    return Whole(api.service, request, collector, unparsed)
+
+
+async def create_completion(api: Api, call: Call) -> Streamed | Whole:
+    """`POST /v1/completions`."""
+    request = decode_completion(call.body, api.origin(call))
+    completion_id = f"cmpl-{request.id}"
+    if request.stream:
+        encoder = CompletionStreamEncoder(
+            completion_id=completion_id,
+            created=request.created,
+            model=request.model,
+            choices=request.choices,
+            usage=request.stream_usage,
+        )
+        return Streamed(api.service, request, encoder, unparsed, api.keepalive_s)
+    collector = CompletionCollector(
+        completion_id=completion_id, created=request.created, model=request.model, choices=request.choices
+    )
+    return Whole(api.service, request, collector, unparsed)

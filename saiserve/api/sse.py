@@ -1,0 +1,219 @@
+"""Server-sent events (WHATWG HTML §9.2) from an answer: opened late enough to refuse by status, then never silent.
+
+Theory: a producer task holds the answer open and feeds a bounded channel; the sender takes from it, each event flushed
+as it comes. Headers go out with the first event, so a fault known before has its HTTP status; when nothing has come
+within the keep-alive interval they go out alone, with a comment, and later faults take the dialect's in-stream form.
+Leaving the nursery, by the end or by the client's going, closes the answer and with it the generation.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+import trio
+
+from saiserve import limits
+from saiserve.api.http import Call, Reply, Send, send_reply
+from saiserve.api.service import Answer, Service
+from saiserve.chat.events import AnswerEvent, AnswerFailed
+from saiserve.chat.request import GenerationRequest
+from saiserve.errors import ApiError, ErrorKind
+
+logger = logging.getLogger("saiserve.api")
+
+COMMENT = b":\n\n"
+"""A comment: keeps the way open, means nothing."""
+
+Parse = Callable[[AnswerEvent], "list[AnswerEvent]"]
+
+
+class Encoder(Protocol):
+    """One dialect's stream as a state machine: canonical events in, bytes of server-sent events out."""
+
+    def encode(self, event: AnswerEvent) -> bytes:
+        """Return the events for one canonical event; may be empty. After a terminal event nothing more is sent."""
+        ...
+
+    def keepalive(self) -> bytes:
+        """Return something harmless to send into a silence."""
+        ...
+
+
+class Collector(Protocol):
+    """One dialect's whole reply, gathered from canonical events."""
+
+    def add(self, event: AnswerEvent) -> None:
+        """Take in one event; never an `AnswerFailed`."""
+        ...
+
+    def body(self) -> Any:
+        """Return the reply's JSON value, once all events are in."""
+        ...
+
+
+def event(data: Any, name: str = "") -> bytes:
+    """Return one server-sent event with JSON data, named when the dialect names its events."""
+    payload = msgspec.json.encode(data)
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), payload) if name else b"data: %s\n\n" % payload
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The answer was accepted; what its header says."""
+
+    route: str
+
+
+async def _produce(
+    service: Service,
+    request: GenerationRequest,
+    parse: Parse,
+    channel: trio.MemorySendChannel[_Opened | AnswerEvent],
+) -> None:
+    """Feed the channel with one answer, parsed; every fault becomes an `AnswerFailed`."""
+    async with channel:
+        try:
+            async with service.answer(request) as answer:
+                await channel.send(_Opened(answer.route))
+                await _pass_on(answer, parse, channel)
+        except ApiError as error:
+            await channel.send(AnswerFailed(error))
+        except trio.BrokenResourceError:
+            return
+        except Exception:
+            logger.exception("answer to %s failed", request.id)
+            await channel.send(AnswerFailed(ApiError(ErrorKind.INTERNAL, "The server made a mistake; it is logged.")))
+
+
+async def _pass_on(answer: Answer, parse: Parse, channel: trio.MemorySendChannel[_Opened | AnswerEvent]) -> None:
+    async for raw in answer.events:
+        for parsed in parse(raw):
+            await channel.send(parsed)
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """An answer sent as server-sent events."""
+
+    service: Service
+    request: GenerationRequest
+    encoder: Encoder
+    parse: Parse
+    keepalive_s: float = limits.KEEPALIVE_COMMENT_S
+
+    async def send(self, call: Call, send: Send) -> None:
+        """Send the stream.
+
+        Raises:
+            ApiError: before the first byte.
+        """
+        refusal: ApiError | None = None
+        async with trio.open_nursery() as nursery:
+            writer, reader = trio.open_memory_channel[_Opened | AnswerEvent](limits.STREAM_BUFFER_MESSAGES)
+            nursery.start_soon(_produce, self.service, self.request, self.parse, writer)
+            try:
+                await self._relay(reader, send)
+            except ApiError as error:
+                refusal = error
+            nursery.cancel_scope.cancel()
+        if refusal is not None:
+            raise refusal
+
+    async def _relay(self, reader: trio.MemoryReceiveChannel[_Opened | AnswerEvent], send: Send) -> None:
+        started = False
+        route = ""
+        while True:
+            try:
+                batch = await _next_batch(reader, self.keepalive_s)
+            except trio.EndOfChannel:
+                break
+            data = b"" if batch else self.encoder.keepalive()
+            for item in batch:
+                if isinstance(item, _Opened):
+                    route = item.route
+                elif isinstance(item, AnswerFailed) and not started and not data:
+                    raise item.error
+                else:
+                    data += self.encoder.encode(item)
+            if not data:
+                continue
+            if not started:
+                started = True
+                await send(_stream_start(route))
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        if not started:
+            raise ApiError(ErrorKind.INTERNAL, "The answer ended before it began.")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _next_batch(
+    reader: trio.MemoryReceiveChannel[_Opened | AnswerEvent], silence_s: float
+) -> list[_Opened | AnswerEvent]:
+    """Return what has come, at once and all of it; an empty list after a silence.
+
+    Raises:
+        trio.EndOfChannel: nothing more will come.
+    """
+    batch: list[_Opened | AnswerEvent] = []
+    with trio.move_on_after(silence_s):
+        batch.append(await reader.receive())
+    while batch:
+        try:
+            batch.append(reader.receive_nowait())
+        except (trio.WouldBlock, trio.EndOfChannel):
+            break
+    return batch
+
+
+def _stream_start(route: str) -> dict[str, Any]:
+    headers = [
+        (b"content-type", b"text/event-stream"),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),
+    ]
+    if route:
+        headers.append((b"x-sai-route", header_text(route)))
+    return {"type": "http.response.start", "status": 200, "headers": headers}
+
+
+def header_text(text: str) -> bytes:
+    """Return `text` as a header value: printable ASCII only, bounded."""
+    return "".join(sign if " " <= sign <= "~" else "?" for sign in text)[:512].encode("ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An answer sent as one reply, after its last event."""
+
+    service: Service
+    request: GenerationRequest
+    collector: Collector
+    parse: Parse
+
+    async def send(self, call: Call, send: Send) -> None:
+        """Wait for the answer and send it.
+
+        Raises:
+            ApiError: when the answer fails, at whatever point.
+        """
+        route = ""
+        failure: ApiError | None = None
+        async with trio.open_nursery() as nursery:
+            writer, reader = trio.open_memory_channel[_Opened | AnswerEvent](limits.STREAM_BUFFER_MESSAGES)
+            nursery.start_soon(_produce, self.service, self.request, self.parse, writer)
+            async for item in reader:
+                if isinstance(item, _Opened):
+                    route = item.route
+                elif isinstance(item, AnswerFailed):
+                    failure = item.error
+                else:
+                    self.collector.add(item)
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        headers = (("x-sai-route", header_text(route).decode()),) if route else ()
+        await send_reply(send, Reply(msgspec.json.encode(self.collector.body()), headers=headers))

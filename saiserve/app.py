@@ -1,0 +1,183 @@
+"""The node's HTTP application: routes in, ASGI out. Authentication and request ids come before any routing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from saiserve.api import models, openai_routes, ops
+from saiserve.api.context import Api
+from saiserve.api.errors import error_body, error_headers, error_style
+from saiserve.api.http import (
+    Call,
+    Endpoint,
+    Message,
+    Outcome,
+    Receive,
+    Reply,
+    Scope,
+    Send,
+    acceptable_request_id,
+    send_error,
+    send_reply,
+)
+from saiserve.auth import Auth
+from saiserve.errors import ApiError, ErrorKind
+
+logger = logging.getLogger("saiserve.api")
+
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+ApiHandler = Callable[[Api, Call], Awaitable["Reply | Outcome"]]
+
+GET_ROUTES: dict[str, ApiHandler] = {
+    "/health": ops.health,
+    "/v1/health": ops.health,
+    "/ready": ops.ready,
+    "/cluster/state": ops.cluster_state,
+    "/v1/models": models.list_models,
+    "/models": models.list_models,
+    "/v1/models/{id:path}": models.get_model,
+}
+POST_ROUTES: dict[str, ApiHandler] = {
+    "/v1/chat/completions": openai_routes.create_chat,
+    "/chat/completions": openai_routes.create_chat,
+    "/v1/completions": openai_routes.create_completion,
+}
+HEAD_ROUTES: dict[str, ApiHandler] = {"/": ops.nothing, "/api/hello": ops.nothing}
+
+PREFLIGHT_HEADERS = (
+    ("Access-Control-Allow-Credentials", "true"),
+    ("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"),
+    ("Access-Control-Allow-Headers", "*"),
+)
+
+
+def create_app(api: Api, auth: Auth, *, extra_routes: Sequence[BaseRoute] = ()) -> AsgiApp:
+    """Return the ASGI application of a node.
+
+    `extra_routes` (console, metrics, admin) are authenticated like the others: see `saiserve.auth.required_access`.
+    """
+    routes: list[BaseRoute] = [*extra_routes, *_api_routes(api)]
+    router = Starlette(routes=routes, exception_handlers={HTTPException: _routing_error})
+    router.router.redirect_slashes = False
+    return _Front(router, auth)
+
+
+def _api_routes(api: Api) -> Iterable[BaseRoute]:
+    for path, handler in GET_ROUTES.items():
+        yield Route(path, Endpoint(partial(handler, api)), methods=["GET"])
+    for path, handler in POST_ROUTES.items():
+        yield Route(path, Endpoint(partial(handler, api), takes_body=True), methods=["POST"])
+    for path, handler in HEAD_ROUTES.items():
+        yield Route(path, Endpoint(partial(handler, api)), methods=["HEAD"])
+
+
+class _Front:
+    """Everything that holds for every request, before it is routed."""
+
+    def __init__(self, app: AsgiApp, auth: Auth) -> None:
+        self._app = app
+        self._auth = auth
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Give the request an id, check its key, then route it."""
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            await _refuse_websocket(receive, send)
+            return
+        request_id = _request_id(scope)
+        scope["saiserve.request_id"] = request_id
+        origin = _header(scope, b"origin")
+
+        async def send_with_ids(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = dict(message)
+                message["headers"] = [*message.get("headers", ()), *_common_headers(request_id, origin)]
+            await send(message)
+
+        if scope["method"] == "OPTIONS":
+            await send_reply(send_with_ids, Reply(b"", headers=PREFLIGHT_HEADERS))
+            return
+        try:
+            scope["saiserve.key_name"] = self._auth.authenticate(scope["method"], scope["path"], scope["headers"])
+        except ApiError as error:
+            await send_error(scope, send_with_ids, error)
+            return
+        await self._app(scope, receive, send_with_ids)
+
+
+def _common_headers(request_id: str, origin: bytes) -> list[tuple[bytes, bytes]]:
+    encoded = request_id.encode()
+    headers = [(b"x-request-id", encoded), (b"request-id", encoded)]
+    if origin:
+        headers += [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
+    return headers
+
+
+def _request_id(scope: Scope) -> str:
+    offered = _header(scope, b"x-request-id").decode("latin-1")
+    if acceptable_request_id(offered):
+        return offered
+    from secrets import token_hex
+
+    return f"req_{token_hex(12)}"
+
+
+def _header(scope: Scope, name: bytes) -> bytes:
+    return next((bytes(value) for key, value in scope["headers"] if key.lower() == name), b"")
+
+
+async def _routing_error(request: Request, exception: Exception) -> Response:
+    """Answer what routing refused, in the style of the path."""
+    status = exception.status_code if isinstance(exception, HTTPException) else 500
+    path = request.scope["path"]
+    if status == 405:
+        allowed = dict(getattr(exception, "headers", None) or {}).get("Allow", "")
+        error = ApiError(
+            ErrorKind.METHOD_NOT_ALLOWED,
+            f"{request.method} is not served on this path; allowed: {allowed}.",
+            headers=(("Allow", allowed),),
+        )
+    else:
+        error = ApiError(ErrorKind.NOT_FOUND, _not_found_message(path))
+    style = error_style(path)
+    body = b"" if request.method == "HEAD" else error_body(error, style, request.scope["saiserve.request_id"])
+    headers = dict(error_headers(error, style))
+    return Response(body, error.row.status, headers, "application/json")
+
+
+def _not_found_message(path: str) -> str:
+    if path.startswith("/v1/v1/"):
+        return (
+            f"Nothing is served here: the path has /v1 twice. Take /v1 off the end of the client's base URL; "
+            f"the route is {path[3:][:80]}."
+        )
+    return "Nothing is served on this path."
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            await send({"type": "lifespan.startup.complete"})
+        else:
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+
+
+async def _refuse_websocket(receive: Receive, send: Send) -> None:
+    """Answer a WebSocket handshake with 426 (RFC 9110 §15.5.22); clients that tried it go on with POST."""
+    await receive()
+    error = ApiError(ErrorKind.UPGRADE_REQUIRED, "WebSockets are not served; use POST.")
+    headers = [(b"content-type", b"application/json"), (b"upgrade", b"HTTP/1.1")]
+    await send({"type": "websocket.http.response.start", "status": error.row.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": error_body(error, error_style("")), "more_body": False})

@@ -1,0 +1,89 @@
+"""Puts an application on a loopback port for the length of a test, and clients of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import httpx2
+import trio
+from hypercorn.config import Config
+from hypercorn.trio import serve
+
+from saiserve.api.context import Api
+from saiserve.app import create_app
+from saiserve.auth import Auth, ClientKey
+from tests.fakes.service import ScriptedService
+
+KEY = "client-key-of-the-tests"
+SECRET = b"operator-secret-of-the-tests"
+AUTH = Auth([ClientKey("tests", KEY.encode()), ClientKey("other", b"another-client-key")], [SECRET])
+
+
+@dataclass
+class Served:
+    """A running server."""
+
+    url: str
+    service: ScriptedService
+
+    def http(self, **headers: str) -> httpx2.AsyncClient:
+        """Return a client with the key set, unless `authorization` is given."""
+        return httpx2.AsyncClient(base_url=self.url, headers={"authorization": f"Bearer {KEY}"} | headers, timeout=20)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        return host, int(port)
+
+
+@asynccontextmanager
+async def serving(service: ScriptedService | None = None, **api_options: Any) -> AsyncIterator[Served]:
+    """Serve until the block ends; a real server on a real socket."""
+    service = service or ScriptedService()
+    app = create_app(Api(service, **api_options), AUTH)
+    config = Config()
+    config.bind = ["127.0.0.1:0"]
+    config.graceful_timeout = 0.5
+    config.accesslog = None
+    config.errorlog = None
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        urls = await nursery.start(partial(serve, app, config, shutdown_trigger=stop.wait))
+        try:
+            yield Served(urls[0], service)
+        finally:
+            stop.set()
+            nursery.cancel_scope.deadline = trio.current_time() + 2
+
+
+@contextmanager
+def served_elsewhere(service: ScriptedService | None = None, **api_options: Any) -> Iterator[Served]:
+    """Serve from another thread, for clients that block or bring their own event loop."""
+    box: list[Served] = []
+    up = threading.Event()
+    handles: list[tuple[trio.lowlevel.TrioToken, trio.Event]] = []
+
+    async def main() -> None:
+        async with serving(service, **api_options) as served:
+            stop = trio.Event()
+            handles.append((trio.lowlevel.current_trio_token(), stop))
+            box.append(served)
+            up.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=trio.run, args=(main,), daemon=True)
+    thread.start()
+    assert up.wait(10), "the server did not start"
+    try:
+        yield box[0]
+    finally:
+        token, stop = handles[0]
+        token.run_sync_soon(stop.set)
+        thread.join(10)
+    assert not thread.is_alive(), "the server did not stop"
