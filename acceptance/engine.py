@@ -10,7 +10,7 @@ import trio
 from acceptance.chat import Stream, chat_body, check_stream, stream_chat
 from acceptance.check import Check, Scale
 from acceptance.cluster import SMOL
-from acceptance.nodes import Node, fleet
+from acceptance.nodes import CLUSTER_SECRET, Node, fleet
 
 SYSTEM = "You are a careful assistant of a small library. " + " ".join(
     f"Rule {n}: answer politely about shelf {n}, mention the author, and never invent a title." for n in range(1, 23)
@@ -21,7 +21,7 @@ LAG_S = 0.050
 async def metric(node: Node, name: str) -> float:
     """The sum of a metric's samples on a node."""
     async with node.client() as client:
-        text = (await client.get("/metrics")).raise_for_status().text
+        text = (await client.get("/metrics", headers={"X-SAI-Cluster": CLUSTER_SECRET})).raise_for_status().text
     values = re.findall(rf"^{re.escape(name)}(?:\{{[^}}]*\}})? ([0-9.e+-]+)$", text, re.MULTILINE)
     assert values, f"no metric {name} in\n{text[:2000]}"
     return sum(float(value) for value in values)

@@ -53,7 +53,7 @@ def parse_client_keys(setting: str) -> tuple[ClientKey, ...]:
         before, separator, after = entry.partition(":")
         name, secret = (before.strip(), after.strip()) if separator else (f"key{place}", entry)
         if not secret:
-            raise SettingsError(f"API_KEY: the key named {name!r} is empty; write `name:key`.")
+            raise SettingsError(f"API_KEY: entry {place} has a name and no key; write `name:key`.")
         keys.append(ClientKey(name, secret.encode()))
     return tuple(keys)
 

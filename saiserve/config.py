@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import platformdirs
 
+from saiserve.auth import ClientKey, parse_client_keys
 from saiserve.errors import SettingsError
 from saiserve.models.catalog import DEMO_MODEL
 from swimcluster.address import Address, parse_address
@@ -31,14 +32,6 @@ NAME_CHARACTERS_MAX: Final = 63
 FILE_DEFAULT: Final = "saiserve.toml"
 _OWN_PREFIXES: Final = ("CLUSTER_", "SAI_")
 """Variables of these prefixes are ours: an unknown one is a slip."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientKey:
-    """One key that clients may use. The name appears in records, the secret never."""
-
-    name: str
-    secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +154,10 @@ def _secrets(value: str) -> tuple[str, ...]:
 
 
 def _client_keys(value: str) -> tuple[ClientKey, ...]:
-    keys: list[ClientKey] = []
-    for number, part in enumerate(_secrets(value), 1):
-        name, colon, secret = part.partition(":")
-        if colon and not secret:
-            raise SettingsError("has a name without a key: write name:key")
-        keys.append(ClientKey(name, secret) if colon else ClientKey(f"key{number}", part))
+    keys = parse_client_keys(value)
     if len({key.name for key in keys}) < len(keys):
         raise SettingsError("gives two keys the same name: rename one")
-    return tuple(keys)
+    return keys
 
 
 def _path(value: str) -> Path:
@@ -288,7 +276,7 @@ def _refuse_slips(environment: Mapping[str, str], warnings: list[str]) -> None:
 
 def _finish(values: dict[str, Any], warnings: list[str]) -> Settings:
     if not values["api_keys"]:
-        values["api_keys"] = (ClientKey("key1", f"sai-{secrets.token_urlsafe(24)}"),)
+        values["api_keys"] = (ClientKey("key1", f"sai-{secrets.token_urlsafe(24)}".encode()),)
         values["api_key_generated"] = True
     if not values["node_name"]:
         values["node_name"] = default_node_name(values["port"])
@@ -307,7 +295,7 @@ def _finish(values: dict[str, Any], warnings: list[str]) -> Settings:
 
 def _check(settings: Settings, warnings: list[str]) -> None:
     """Settings that contradict each other are refused; weak ones are warned of."""
-    client_secrets = {key.secret for key in settings.api_keys}
+    client_secrets = {key.secret.decode() for key in settings.api_keys}
     if client_secrets & set(settings.cluster_secrets):
         raise SettingsError("API_KEY equals CLUSTER_SECRET: clients could then speak as nodes; choose different values")
     if settings.cluster_seeds and not settings.cluster_secrets:

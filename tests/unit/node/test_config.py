@@ -54,7 +54,7 @@ def test_secrets_rotate_and_seeds_are_a_list() -> None:
 
 def test_client_keys_may_have_names() -> None:
     keys = settings({"API_KEY": f"alice:{STRONG},{OTHER}"}).api_keys
-    assert [(key.name, key.secret) for key in keys] == [("alice", STRONG), ("key2", OTHER)]
+    assert [(key.name, key.secret) for key in keys] == [("alice", STRONG.encode()), ("key2", OTHER.encode())]
     assert STRONG not in repr(keys)
 
 
@@ -82,7 +82,7 @@ def test_the_node_is_named_after_host_and_unusual_port() -> None:
         ({"SAI_ROUTELOG": "1"}, "did you mean SAI_ROUTE_LOG"),
         ({"SAI_ROUTE_LOG": "maybe"}, "SAI_ROUTE_LOG .*0 or 1"),
         ({"NODE_NAME": "a b"}, "NODE_NAME .*letters"),
-        ({"API_KEY": "a:"}, "API_KEY .*name:key"),
+        ({"API_KEY": "a:"}, "API_KEY .*has a name and no key; write `name:key`"),
         ({"API_KEY": "a:x1,a:x2"}, "API_KEY .*same name"),
         ({"LANES": "-1"}, "LANES .*from 0"),
         ({"DRAIN_S": "soon"}, "DRAIN_S .*seconds"),
