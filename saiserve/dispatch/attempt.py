@@ -113,6 +113,11 @@ class Attempt:
         return self.state.is_terminal
 
     @property
+    def is_broken(self) -> bool:
+        """Whether the place or the way to it failed."""
+        return self.state in (AttemptState.CUT, AttemptState.STALLED, AttemptState.CRASHED)
+
+    @property
     def is_suspicious(self) -> bool:
         """Whether an engine process reported that it died under this attempt."""
         return self.failed is not None and self.failed.kind in _SUSPICIOUS

@@ -54,6 +54,8 @@ class Route:
     """Wait until something changed in the fleet, at most until `until`, then `offer` a fresh slate."""
 
     until: int
+    give_up_at: int
+    """When the machine will fail for want of a place; whoever stands in line may wait until then."""
     is_busy: bool
     """Whether the wait is for a lane, so that it should stand in line."""
 
@@ -137,6 +139,11 @@ class Failover:
         """The last candidate that accepted."""
         return self._served
 
+    @property
+    def queue_until(self) -> int:
+        """When waiting for a lane ends."""
+        return self._queue_until
+
     def offer(self, slate: tuple[Candidate, ...]) -> None:
         """A fresh ranking, best first; each round asks at most three of it."""
         self._slate, self._asked, self._busy = slate, set(), None
@@ -176,9 +183,10 @@ class Failover:
         if self._error is not None:
             return Fail(self._error)
         if self.tokens and self._room is not None and len(self.tokens) >= self._room:
-            return Done(FinishReason.LENGTH)
+            self._done = Done(FinishReason.LENGTH)
+            return self._done
         if self.attempts >= limits.ATTEMPTS_MAX:
-            return Fail(self._exhausted())
+            return self._give_up(self._exhausted())
         candidate = self._pick(now)
         if candidate is not None:
             return self._start(candidate, now)
@@ -237,7 +245,7 @@ class Failover:
         open_ones = [c for c in self._slate if c.id not in self._asked and self._may_continue(c)]
         fresh = [c for c in open_ones if c.id not in self._failed]
         rested = [c for c in open_ones if now >= self._failed.get(c.id, now) + NS]
-        return (fresh or rested or [None])[0]
+        return next(iter(fresh or rested), None)
 
     def _may_continue(self, candidate: Candidate) -> bool:
         if self.is_suspect and candidate.node == self._crashed_on:
@@ -271,10 +279,14 @@ class Failover:
         if self.tokens and not self._can_be_continued():
             until = now
         if now >= until:
-            return Fail(self._busy_error() if busy else self._exhausted())
+            return self._give_up(self._busy_error() if busy else self._exhausted())
         self._rounds += 1
         pause = min(_WAIT_MAX, _WAIT_FIRST << min(self._rounds, 8))
-        return Route(min(until, now + pause), is_busy=busy)
+        return Route(min(until, now + pause), until, is_busy=busy)
+
+    def _give_up(self, error: ApiError) -> Fail:
+        self._error = error
+        return Fail(error)
 
     def _can_be_continued(self) -> bool:
         """Whether any other place could ever go on from these tokens."""

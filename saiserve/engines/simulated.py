@@ -12,7 +12,7 @@ import heapq
 import itertools
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from urllib.parse import parse_qsl
@@ -253,20 +253,21 @@ class SimulatedEngine:
             yield Progress(request.id, min(len(prompt), cached + done))
         self._remember(request.isolation, prompt)
         prefilled = trio.current_time()
-        async for message in self._decode(request, prompt, most, crashed):
-            if isinstance(message, Finished):
-                message = msgspec.structs.replace(  # noqa: PLW2901
-                    message,
-                    cached_tokens=cached,
-                    queue_s=got_lane - began,
-                    prefill_s=prefilled - got_lane,
-                    decode_s=trio.current_time() - prefilled,
-                )
-            yield message
+        async with aclosing(self._decode(request, prompt, most, crashed)) as messages:
+            async for message in messages:
+                if isinstance(message, Finished):
+                    message = msgspec.structs.replace(  # noqa: PLW2901
+                        message,
+                        cached_tokens=cached,
+                        queue_s=got_lane - began,
+                        prefill_s=prefilled - got_lane,
+                        decode_s=trio.current_time() - prefilled,
+                    )
+                yield message
 
     async def _decode(
         self, request: Generate, prompt: Sequence[int], most: int, crashed: trio.Event
-    ) -> AsyncIterator[EngineReply]:
+    ) -> AsyncGenerator[EngineReply, None]:
         source = SimulatedAnswer(prompt, request, self.settings.answer_tokens)
         tokens = list(request.resume_tokens)
         text = b"".join(piece_of(token) for token in tokens)
@@ -278,8 +279,7 @@ class SimulatedEngine:
                 return
             fault = self._strike(request, len(tokens))
             if fault is not None:
-                async for message in self._suffer(fault, request, crashed):
-                    yield message
+                yield await self._suffer(fault, request, crashed)
                 return
             if await _broken(crashed, 1.0 / self.settings.decode_rate):
                 yield self._end(request)
@@ -290,18 +290,17 @@ class SimulatedEngine:
             self.generated += 1
             yield Tokens(request.id, (token,), piece_of(token), source.logprobs(token))
 
-    async def _suffer(self, fault: Fault, request: Generate, crashed: trio.Event) -> AsyncIterator[EngineReply]:
+    async def _suffer(self, fault: Fault, request: Generate, crashed: trio.Event) -> EngineReply:
         match fault.kind:
             case FaultKind.CUT:
                 raise HopError("scripted cut", sent=True)
+            case FaultKind.INTERNAL:
+                return Failed(request.id, FailureKind.INTERNAL, "scripted")
             case FaultKind.CRASH:
                 self.crash()
-                yield self._end(request)
-            case FaultKind.INTERNAL:
-                yield Failed(request.id, FailureKind.INTERNAL, "scripted")
             case FaultKind.STALL | FaultKind.BUSY:
                 await crashed.wait()
-                yield self._end(request)
+        return self._end(request)
 
     def _end(self, request: Generate) -> EngineReply:
         if self._dead:

@@ -1,0 +1,190 @@
+"""Runs one choice: carries out what its failover machine says. Decides nothing itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack
+
+import trio
+
+from saiserve.chat.answer import ChoiceText
+from saiserve.chat.events import AnswerEvent
+from saiserve.chat.request import GenerationRequest
+from saiserve.dispatch.attempt import NS, Attempt
+from saiserve.dispatch.failover import Done, Fail, Failover, Route, Start
+from saiserve.dispatch.ports import FleetNews, Places
+from saiserve.dispatch.waiting import WaitingRoom
+from saiserve.engines.engine import Engine, HopError
+from saiserve.engines.messages import Accepted, EngineReply, Finished, FinishReason, Refused, Tokens
+from saiserve.routing.decision import Decision
+
+_SETTLE_S = 0.02
+"""News comes in bursts: several changes make one new decision."""
+
+Emit = Callable[[AnswerEvent], Awaitable[None]]
+
+
+def clock_ns() -> int:
+    """This process's monotonic time in nanoseconds, virtual in tests."""
+    return round(trio.current_time() * NS)
+
+
+class ChoiceRunner:
+    """One choice and its surroundings. `run` ends after the choice's last event, or raises what the client is told."""
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        failover: Failover,
+        text: ChoiceText,
+        *,
+        places: Places,
+        news: FleetNews,
+        reroute: Callable[[], Awaitable[Decision]],
+        waiting: WaitingRoom,
+        emit: Emit,
+        on_accepted: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.failover = failover
+        self._request = request
+        self._text = text
+        self._places = places
+        self._news = news
+        self._reroute = reroute
+        self._waiting = waiting
+        self._emit = emit
+        self._on_accepted = on_accepted
+        self._turn: trio.Event | None = None
+
+    async def run(self, decision: Decision) -> None:
+        """Bring the choice to its end.
+
+        Raises:
+            ApiError: it cannot be completed; the events so far stand.
+        """
+        with ExitStack() as line:
+            if decision.attempts and not self._waiting.is_empty(self._line_name):
+                await self._queue_up(line)
+                decision = await self._reroute()
+            self._offer(decision)
+            while True:
+                match self.failover.decide(clock_ns()):
+                    case Start() as start:
+                        await self._attempt(start, line)
+                        self.failover.ended(clock_ns())
+                    case Route() as wait:
+                        await self._wait(wait, line)
+                        self._offer(await self._reroute())
+                    case Done(reason, stop_string):
+                        for event in self._text.finish(reason, stop_string):
+                            await self._emit(event)
+                        return
+                    case Fail(error):
+                        raise error
+
+    def _offer(self, decision: Decision) -> None:
+        if decision.refusal is not None:
+            self.failover.fail(decision.refusal.as_error())
+        else:
+            self.failover.offer(tuple(ranked.candidate for ranked in decision.attempts))
+
+    async def _wait(self, wait: Route, line: ExitStack) -> None:
+        if wait.is_busy and self._turn is None:
+            self._turn = line.enter_context(self._place_in_line())
+        if self._turn is not None and not self._turn.is_set():
+            with trio.move_on_at(wait.give_up_at / NS):
+                await self._turn.wait()
+            return
+        with trio.move_on_at(wait.until / NS):
+            await self._news.changed()
+            await trio.sleep(_SETTLE_S)
+
+    async def _queue_up(self, line: ExitStack) -> None:
+        """Go behind those who were told that every place is busy."""
+        self._turn = line.enter_context(self._place_in_line())
+        with trio.move_on_at(self.failover.queue_until / NS):
+            await self._turn.wait()
+
+    def _place_in_line(self) -> AbstractContextManager[trio.Event]:
+        return self._waiting.place(self._line_name)
+
+    @property
+    def _line_name(self) -> str:
+        """Suspects wait for places of their own, so they stand in a line of their own."""
+        return f"{self._request.model}{' suspect' if self.failover.is_suspect else ''}"
+
+    async def _attempt(self, start: Start, line: ExitStack) -> None:
+        engine = self._places(start.candidate, self._request)
+        if engine is None:
+            start.attempt.hop_failed(sent=False, detail="the place is gone")
+            return
+        self._news.started(start.candidate)
+        try:
+            async with trio.open_nursery() as nursery:
+                scope = nursery.cancel_scope
+                nursery.start_soon(self._watch_member, start, scope)
+                await self._converse(engine, start, scope, line)
+                scope.cancel()
+            deadline = start.attempt.next_deadline()
+            if deadline is not None:
+                start.attempt.advance(deadline)
+        finally:
+            start.attempt.cancel()
+            self._news.ended(start.candidate, is_broken=start.attempt.is_broken)
+
+    async def _watch_member(self, start: Start, scope: trio.CancelScope) -> None:
+        """Tell the attempt the cluster's verdicts; a shorter wait takes effect at once."""
+        while True:
+            start.attempt.member_is_dead(self._news.is_dead(start.candidate))
+            if scope.deadline != math.inf:
+                _arm(scope, start.attempt)
+            await self._news.changed()
+
+    async def _converse(self, engine: Engine, start: Start, scope: trio.CancelScope, line: ExitStack) -> None:
+        attempt = start.attempt
+        try:
+            _arm(scope, attempt)
+            async with engine.generate(start.generate) as messages:
+                attempt.sent(clock_ns())
+                _arm(scope, attempt)
+                async for message in messages:
+                    scope.deadline = math.inf
+                    if attempt.receive(clock_ns(), message):
+                        await self._take(start, message, line)
+                    if attempt.is_over:
+                        return
+                    attempt.reader_caught_up(clock_ns())
+                    _arm(scope, attempt)
+            attempt.hop_failed(sent=True, detail="the stream ended without a last message")
+        except HopError as error:
+            attempt.hop_failed(sent=error.sent, detail=str(error))
+
+    async def _take(self, start: Start, message: EngineReply, line: ExitStack) -> None:
+        match message:
+            case Accepted(load=load):
+                self._news.reported(start.candidate, load)
+                self.failover.started()
+                line.close()
+                self._turn = None
+                self._news.cached(start.candidate, self._request, message.prompt_tokens, message.cached_tokens)
+                await self._on_accepted()
+            case Refused(load=load):
+                self._news.reported(start.candidate, load)
+            case Finished(load=load):
+                self._news.reported(start.candidate, load)
+                self._news.cached(start.candidate, self._request, self.failover.prompt_tokens, message.cached_tokens)
+            case Tokens():
+                self.failover.take(message)
+                for event in self._text.tokens(message):
+                    await self._emit(event)
+                if self._text.stopped:
+                    self.failover.finish(Done(FinishReason.STOP_STRING))
+                    start.attempt.cancel()
+            case _:
+                pass
+
+
+def _arm(scope: trio.CancelScope, attempt: Attempt) -> None:
+    deadline = attempt.next_deadline()
+    scope.deadline = math.inf if deadline is None else deadline / NS

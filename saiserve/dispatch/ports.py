@@ -1,0 +1,49 @@
+"""What the dispatcher needs of the node around it: a router, the fleet's news, and engines behind candidates.
+
+`saiserve.fleet` and the node's composition give the real ones, tests give fakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from saiserve.chat.request import GenerationRequest
+from saiserve.engines.engine import Engine
+from saiserve.engines.messages import Load
+from saiserve.routing.candidate import Candidate
+from saiserve.routing.decision import Decision
+
+Route = Callable[[GenerationRequest], Awaitable[Decision]]
+"""Decide where a request may run, from what is known now. Asked again whenever an answer needs another place."""
+
+Places = Callable[[Candidate, GenerationRequest], Engine | None]
+"""The engine behind a candidate, None when it is gone. For peers it carries the request's key name along."""
+
+
+class FleetNews(Protocol):
+    """What attempts tell the fleet's view and what it tells them. None of these may block or raise."""
+
+    def started(self, candidate: Candidate) -> None:
+        """An attempt goes to a candidate: it counts as load there until `ended`."""
+        ...
+
+    def ended(self, candidate: Candidate, *, is_broken: bool) -> None:
+        """The attempt is over. `is_broken`: the way to the place or the place itself failed."""
+        ...
+
+    def reported(self, candidate: Candidate, load: Load) -> None:
+        """The place said how busy it is."""
+        ...
+
+    def cached(self, candidate: Candidate, request: GenerationRequest, prompt_tokens: int, cached_tokens: int) -> None:
+        """How much of a prompt the place really held."""
+        ...
+
+    def is_dead(self, candidate: Candidate) -> bool:
+        """Whether the candidate's member is DEAD or LEFT in this node's view."""
+        ...
+
+    async def changed(self) -> None:
+        """Wait until a member's state or somebody's load changed. Cancel to give up."""
+        ...
