@@ -119,7 +119,7 @@ class ChoiceRunner:
         if engine is None:
             start.attempt.hop_failed(sent=False, detail="the place is gone")
             return
-        self._news.started(start.candidate)
+        self._news.started(start.candidate, self._request)
         try:
             async with trio.open_nursery() as nursery:
                 scope = nursery.cancel_scope

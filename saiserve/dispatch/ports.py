@@ -24,7 +24,7 @@ Places = Callable[[Candidate, GenerationRequest], Engine | None]
 class FleetNews(Protocol):
     """What attempts tell the fleet's view and what it tells them. None of these may block or raise."""
 
-    def started(self, candidate: Candidate) -> None:
+    def started(self, candidate: Candidate, request: GenerationRequest) -> None:
         """An attempt goes to a candidate: it counts as load there until `ended`."""
         ...
 

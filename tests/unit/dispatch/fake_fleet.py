@@ -72,7 +72,7 @@ class FakeFleet:
         self._changed.set()
         self._changed = trio.Event()
 
-    def started(self, candidate: Candidate) -> None:
+    def started(self, candidate: Candidate, request: GenerationRequest) -> None:
         self.starts[candidate.node] += 1
         self.open[candidate.node] += 1
 
