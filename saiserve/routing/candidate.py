@@ -63,6 +63,24 @@ class Candidate:
     price_in: float = 0.0
     price_out: float = 0.0
     """Currency units per million tokens; local is free."""
+    load_age_s: float = 0.0
+    """Seconds by which the load report may be out of date; 0 for this node's own engines."""
+    note: str = ""
+    """Why it is unavailable or lagging, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the conversation so far looks like: counts, never text. All zero on a first turn."""
+
+    turns: int = 0
+    """Assistant messages in the request."""
+    tool_calls: int = 0
+    tool_errors: int = 0
+    previous_tokens: int = 0
+    """Estimated tokens of the previous turn's prompt: up to, not including, the last assistant message."""
+    tokens: int = 0
+    """Estimated tokens up to and including the last assistant message: what the last server may still hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +96,22 @@ class RoutingRequest:
     conversation: str = ""
     prompt_tokens: int = 0
     """Estimated when not counted."""
+    models: tuple[str, ...] = ()
+    """Models that may answer, where a route names several; empty: `model` alone."""
+    fallbacks: tuple[str, ...] = ()
+    """Models a route explicitly allows instead, in order, once none of `models` can serve."""
+    upstreams: frozenset[str] = frozenset()
+    """Names of the upstream targets the route allows; all others are never used."""
+    scaffold: bytes = b""
+    """The first mark of a long shared head (tools, system text); empty when there is none."""
+    opening: bytes = b""
+    """The mark at the end of the first user message: the same in every turn of a conversation."""
+    history: History = History()
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Models asked for, without fallbacks."""
+        return self.models or (self.model,)
 
     def draw(self, salt: str) -> float:
         """A number in [0, 1) that depends on the request id and `salt` alone, so that decisions replay."""

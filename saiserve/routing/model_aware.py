@@ -1,0 +1,59 @@
+"""First rule: correctness. Only places that can serve a wanted model stay, and where it is resident comes first."""
+
+from __future__ import annotations
+
+from saiserve.errors import ErrorKind
+from saiserve.routing.candidate import Candidate, Residence, RoutingRequest
+from saiserve.routing.chain import RETRY_AFTER_S
+from saiserve.routing.decision import Refusal
+from saiserve.routing.slate import Slate
+
+_CAN_SERVE = (Residence.READY, Residence.LOADABLE)
+
+
+def model_aware(slate: Slate, request: RoutingRequest) -> Slate:
+    """Keep who can serve the model; bands: asked-for models, then a route's fallbacks; resident, then loadable.
+
+    Refuses with MODEL_NOT_FOUND when no member holds the model (a catalog entry alone does not count), and with
+    MODEL_UNAVAILABLE and a time when one that holds it is down, suspected, loading or draining.
+    """
+    place = dict.fromkeys(request.wanted, 0)
+    for number, model in enumerate(request.fallbacks, start=1):
+        place.setdefault(model, number)
+    known = slate.keep(lambda c: c.model in place, lambda c: f"serves {c.model}")
+    if not known.ranked:
+        return known.refuse(Refusal(ErrorKind.MODEL_NOT_FOUND, _not_found(request)))
+    able = known.keep(_can_serve, _why_not)
+    if not able.ranked:
+        return able.refuse(_unavailable(known, request))
+    by_model = able.split(lambda c: place[c.model], lambda c: f"fallback model {c.model}" if place[c.model] else "")
+    return by_model.split(lambda c: _CAN_SERVE.index(c.residence), lambda c: str(c.residence))
+
+
+model_aware.name = "model"  # type: ignore[attr-defined]
+
+
+def _can_serve(candidate: Candidate) -> bool:
+    return candidate.residence in _CAN_SERVE and candidate.reachable and not candidate.draining
+
+
+def _why_not(candidate: Candidate) -> str:
+    if candidate.draining:
+        return "draining"
+    if not candidate.reachable:
+        return "not directly reachable"
+    return candidate.note or str(candidate.residence)
+
+
+def _not_found(request: RoutingRequest) -> str:
+    names = ", ".join(repr(model) for model in request.wanted)
+    return f"no member of this cluster holds the model {names}: GET /v1/models lists those it holds"
+
+
+def _unavailable(known: Slate, request: RoutingRequest) -> Refusal:
+    reasons = sorted({_why_not(c) for c in known.candidates})
+    return Refusal(
+        ErrorKind.MODEL_UNAVAILABLE,
+        f"the model {request.model!r} is known here but cannot be served now ({', '.join(reasons)}): try again shortly",
+        RETRY_AFTER_S,
+    )
