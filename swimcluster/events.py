@@ -212,6 +212,16 @@ class EventsLost:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotFault:
+    """The address snapshot could not be read (it counts as empty) or written (the old one stays); never fatal.
+
+    Made by the driver. A fault met at the start is the second item of the first subscription.
+    """
+
+    reason: str
+
+
 Event = (
     MemberJoined
     | MemberSuspected
@@ -239,4 +249,5 @@ Event = (
     | RequestFailed
     | Snapshot
     | EventsLost
+    | SnapshotFault
 )

@@ -108,13 +108,15 @@ def load_snapshot(path: Path) -> tuple[Snapshot, str]:
         return Snapshot(), f"{path}: {error}"
 
 
-def store_snapshot(path: Path, snapshot: Snapshot) -> str:
+def store_snapshot(path: Path, snapshot: Snapshot, suffix: str = "new") -> str:
     """Replace `path` whole. Never raises: a full or read-only disk leaves the old file and is told.
 
+    Args:
+        suffix: tells apart the temporary files of two writes of one process that may overlap.
     Returns:
         the fault, empty when the snapshot is on disk.
     """
-    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    beside = path.with_name(f"{path.name}.{os.getpid()}.{suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -1,0 +1,235 @@
+"""Carries one machine's inputs and outputs between a clock, a transport and the program. It decides nothing.
+
+Every input goes through `Driver.feed`, which notes it in the flight recorder, gives it to the machine, hands on the
+events, performs the transmits and moves the one timer. Each wait has an owner (the driver's nursery) and a limit.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import trio
+
+from swimcluster.address import Address
+from swimcluster.errors import ExchangeError, SwimclusterError
+from swimcluster.events import Event, RequestReceived
+from swimcluster.nursery import open_plain_nursery
+from swimcluster.swim import Swim
+from swimcluster.transmits import Datagram, Exchange, PendingReply
+from swimcluster.transport import Transport
+
+NS_PER_S = 1_000_000_000
+SENDS_IN_FLIGHT_MAX = 256
+"""Datagrams waiting for the transport at once; more count as failed sends."""
+SEND_DEADLINE_S = 5.0
+"""Longest wait of one datagram for the transport; then it counts as a failed send."""
+EXCHANGES_IN_FLIGHT_MAX = 64
+"""Own exchanges at once; more fail at once."""
+LATE_NS = 100_000_000
+"""A timer this late means that the process or the machine stood still: sockets are drained before it runs."""
+DRAINED_DATAGRAMS_MAX = 4096
+"""Most datagrams taken before a late timer runs, so that a flood cannot hold back time."""
+
+Clock = Callable[[], int]
+RequestHandler = Callable[[str, bytes], Awaitable[bytes]]
+"""Takes (name of the asking member, payload) and returns the reply's payload."""
+
+logger = logging.getLogger("swimcluster")
+
+
+class Recorder(Protocol):
+    """Where inputs are noted before the machine sees them; `swimcluster.recorder.FlightRecorder` is one."""
+
+    def note(self, now: int, call: str, arguments: tuple[Any, ...]) -> None: ...
+
+
+class Driver:
+    """The loops around one machine."""
+
+    def __init__(
+        self,
+        machine: Swim,
+        transport: Transport,
+        clock: Clock,
+        on_events: Callable[[list[Event]], None],
+        *,
+        on_request: RequestHandler | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.machine = machine
+        self.inputs = trio.lowlevel.ParkingLot()
+        """Woken after each input."""
+        self._transport = transport
+        self._send_nowait: Callable[[Address, bytes], bool | None] | None = getattr(transport, "send_nowait", None)
+        self._clock = clock
+        self._on_events = on_events
+        self._on_request = on_request
+        self._recorder = recorder
+        self._requests: dict[int, RequestReceived] = {}
+        self._sending = 0
+        self._exchanging = 0
+        self._datagrams_taken = 0
+        self._armed_for: int | None = None
+        self._wake = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._stop = trio.CancelScope(shield=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether inputs are being carried."""
+        return self._nursery is not None and not self._stop.cancel_called
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Drive until `stop`. Shielded, so that a cancelled program can still say that it leaves."""
+        with self._stop:
+            async with open_plain_nursery() as nursery, self._transport.serve(self._answer):
+                self._nursery = nursery
+                nursery.start_soon(self._receive)
+                nursery.start_soon(self._keep_time)
+                self.after_input()
+                task_status.started()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    self._nursery = None
+
+    def stop(self) -> None:
+        """End `run` at once."""
+        self._stop.cancel()
+
+    def feed(self, call: str, *arguments: Any) -> Any:
+        """Give the machine one input or command and carry out what follows from it; returns what the machine did."""
+        now = self._clock()
+        if self._recorder is not None:
+            self._recorder.note(now, call, arguments)
+        result = getattr(self.machine, call)(now, *arguments)
+        self.after_input()
+        return result
+
+    def after_input(self) -> None:
+        """Hand on events, perform transmits, move the timer, wake who waits."""
+        while events := self.machine.events():
+            for event in events:
+                if isinstance(event, RequestReceived):
+                    self._requests[event.request_id] = event
+            self._on_events(events)
+        for transmit in self.machine.transmits():
+            if isinstance(transmit, Datagram):
+                self._start_sending(transmit)
+            else:
+                self._start_exchange(transmit)
+        deadline = self.machine.next_deadline()
+        if deadline is not None and (self._armed_for is None or deadline < self._armed_for):
+            self._wake.set()
+        self.inputs.unpark_all()
+
+    # Time -------------------------------------------------------------------------------------------------------
+
+    async def _keep_time(self) -> None:
+        while True:
+            now = self._clock()
+            deadline = self.machine.next_deadline()
+            if deadline is not None and deadline <= now:
+                if now - deadline >= LATE_NS:
+                    await self._drain()
+                self.feed("advance")
+                await trio.lowlevel.checkpoint()
+                continue
+            self._armed_for = deadline
+            self._wake = trio.Event()
+            with trio.move_on_after(math.inf if deadline is None else (deadline - now) / NS_PER_S):
+                await self._wake.wait()
+
+    async def _drain(self) -> None:
+        """Let the receive loop take what the sockets hold: it takes one datagram per scheduler pass or is idle."""
+        idle_passes = 0
+        first = self._datagrams_taken
+        while idle_passes < 2 and self._datagrams_taken - first < DRAINED_DATAGRAMS_MAX:
+            before = self._datagrams_taken
+            await trio.lowlevel.checkpoint()
+            idle_passes = idle_passes + 1 if self._datagrams_taken == before else 0
+
+    # Datagrams --------------------------------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        while True:
+            source, data = await self._transport.receive()
+            self._datagrams_taken += 1
+            self.feed("receive_datagram", source, data)
+
+    def _start_sending(self, datagram: Datagram) -> None:
+        sent = None if self._send_nowait is None else self._send_nowait(datagram.destination, datagram.data)
+        if sent:
+            return
+        if sent is None and self._nursery is not None and self._sending < SENDS_IN_FLIGHT_MAX:
+            self._sending += 1
+            self._nursery.start_soon(self._send, datagram)
+        else:
+            self._fail_later("send_failed", datagram.destination)
+
+    async def _send(self, datagram: Datagram) -> None:
+        sent = False
+        try:
+            with trio.move_on_after(SEND_DEADLINE_S):
+                sent = await self._transport.send(datagram.destination, datagram.data)
+        finally:
+            self._sending -= 1
+        if not sent:
+            self.feed("send_failed", datagram.destination)
+
+    def _fail_later(self, call: str, argument: object) -> None:
+        """Report a failure as an input of its own, after this one: never from inside the loop over transmits."""
+        if self._nursery is not None:
+            self._nursery.start_soon(self._report, call, argument)
+
+    async def _report(self, call: str, argument: object) -> None:
+        self.feed(call, argument)
+
+    # Exchanges --------------------------------------------------------------------------------------------------
+
+    def _start_exchange(self, exchange: Exchange) -> None:
+        if self._nursery is not None and self._exchanging < EXCHANGES_IN_FLIGHT_MAX:
+            self._exchanging += 1
+            self._nursery.start_soon(self._exchange, exchange)
+        else:
+            self._fail_later("exchange_failed", exchange.id)
+
+    async def _exchange(self, exchange: Exchange) -> None:
+        reply: bytes | None = None
+        try:
+            with trio.move_on_after(exchange.timeout_ns / NS_PER_S):
+                reply = await self._transport.exchange(exchange.destination, exchange.data)
+        except ExchangeError as error:
+            logger.debug("exchange with %s: %s", exchange.destination, error)
+        finally:
+            self._exchanging -= 1
+        if reply is None:
+            self.feed("exchange_failed", exchange.id)
+        else:
+            self.feed("exchange_replied", exchange.id, reply)
+
+    async def _answer(self, source: Address | None, data: bytes) -> bytes | None:
+        reply: bytes | PendingReply | None = self.feed("exchange_received", source, data)
+        if isinstance(reply, PendingReply):
+            return await self._answer_request(reply)
+        return reply
+
+    async def _answer_request(self, pending: PendingReply) -> bytes | None:
+        """Let the program answer; without a handler, or when it fails, the exchange closes without a reply."""
+        request = self._requests.pop(pending.request_id, None)
+        if request is None or self._on_request is None:
+            return None
+        with trio.move_on_after(pending.timeout_ns / NS_PER_S):
+            try:
+                payload = await self._on_request(request.sender, request.payload)
+                answer: bytes = self.feed("respond", pending.request_id, payload)
+            except SwimclusterError as error:
+                logger.warning("the request of %s was not answered: %s", request.sender, error)
+            except Exception:
+                logger.exception("the request handler failed on a request of %s", request.sender)
+            else:
+                return answer
+        return None

@@ -1,0 +1,106 @@
+"""What an operator should find in the log without subscribing to anything, at a bounded rate per kind of event."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from swimcluster.events import (
+    ClockGap,
+    Event,
+    Isolated,
+    JoinAttemptFailed,
+    MemberDied,
+    MemberJoined,
+    MemberLeft,
+    MemberMoved,
+    MemberRestarted,
+    NameConflict,
+    NameTaken,
+    Outlived,
+    PeerRefused,
+    SnapshotFault,
+)
+
+LINES_PER_WINDOW = 20
+"""Lines of one kind of event within `WINDOW_S`; the rest are counted and told with the next line."""
+WINDOW_S = 60.0
+
+LEVELS: dict[type[Event], int] = {
+    MemberJoined: logging.INFO,
+    MemberDied: logging.INFO,
+    MemberLeft: logging.INFO,
+    MemberRestarted: logging.INFO,
+    MemberMoved: logging.INFO,
+    Outlived: logging.INFO,
+    ClockGap: logging.WARNING,
+    Isolated: logging.WARNING,
+    JoinAttemptFailed: logging.WARNING,
+    NameConflict: logging.WARNING,
+    PeerRefused: logging.WARNING,
+    SnapshotFault: logging.WARNING,
+    NameTaken: logging.ERROR,
+}
+
+logger = logging.getLogger("swimcluster")
+
+
+class EventLog:
+    """Writes the events of one cluster to the logger `swimcluster`."""
+
+    def __init__(self) -> None:
+        self._windows: dict[type[Event], tuple[float, int]] = {}
+
+    def write(self, event: Event) -> None:
+        """Log one event if its kind is for the log and has lines left."""
+        kind = type(event)
+        level = LEVELS.get(kind)
+        if level is None or not logger.isEnabledFor(level):
+            return
+        now = trio.current_time()
+        start, lines = self._windows.get(kind, (now, 0))
+        unsaid = 0
+        if now - start >= WINDOW_S:
+            unsaid = max(0, lines - LINES_PER_WINDOW)
+            start, lines = now, 0
+        self._windows[kind] = (start, lines + 1)
+        if lines < LINES_PER_WINDOW:
+            suffix = f" (and {unsaid} more of the kind before)" if unsaid else ""
+            logger.log(level, "%s%s", describe(event), suffix)
+
+
+def describe(event: Event) -> str:
+    """Return one line for a person."""
+    match event:
+        case MemberJoined(member=m) | MemberDied(member=m) | MemberLeft(member=m):
+            return f"{m.name} at {m.address} {VERBS[type(event)]}"
+        case MemberRestarted(member=m, previous=p) | MemberMoved(member=m, previous=p):
+            return f"{m.name} {VERBS[type(event)]}, from {p.address} to {m.address}"
+        case JoinAttemptFailed(seeds=seeds, retry_in_s=retry_in_s):
+            return f"no answer from {', '.join(map(str, seeds))}; trying again in {retry_in_s:.1f} s"
+        case Isolated(isolated=isolated):
+            return "hears nobody although others are known" if isolated else "hears others again"
+        case ClockGap(gap_s=gap_s):
+            return f"stood still for {gap_s:.1f} s; running suspicions were extended"
+        case NameTaken(name=name, holder=holder):
+            return f"the name {name!r} is held by a live member at {holder}"
+        case NameConflict(name=name, kept=kept, refused=refused):
+            return f"two live processes claim {name!r}: {kept} keeps it, {refused} does not"
+        case PeerRefused(address=address, reason=reason):
+            return f"{address or 'somebody'}: {reason}"
+        case SnapshotFault(reason=reason):
+            return f"the address snapshot: {reason}"
+        case Outlived(previous_epoch=previous, epoch=epoch):
+            return f"took epoch {epoch} after {previous}: a later life of this name was remembered"
+        case _:
+            return repr(event)
+
+
+VERBS: dict[type[Event], str] = {
+    MemberJoined: "joined",
+    MemberDied: "is dead",
+    MemberLeft: "left",
+    MemberRestarted: "restarted",
+    MemberMoved: "moved",
+}
