@@ -9,7 +9,7 @@ Leaving the nursery, by the end or by the client's going, closes the answer and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -90,9 +90,14 @@ async def _produce(
 
 
 async def _pass_on(answer: Answer, parse: Parse, channel: trio.MemorySendChannel[_Opened | AnswerEvent]) -> None:
-    async for raw in answer.events:
-        for parsed in parse(raw):
-            await channel.send(parsed)
+    try:
+        async for raw in answer.events:
+            for parsed in parse(raw):
+                await channel.send(parsed)
+    finally:
+        # A generator left unfinished would be closed by the garbage collector, too late and in no task.
+        if isinstance(answer.events, AsyncGenerator):
+            await answer.events.aclose()
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,3 +87,17 @@ def served_elsewhere(service: ScriptedService | None = None, **api_options: Any)
         token.run_sync_soon(stop.set)
         thread.join(10)
     assert not thread.is_alive(), "the server did not stop"
+
+
+async def raw_exchange(served: Served, head: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
+    """Send a request exactly as written and return status, headers and body; no client tidies the path."""
+    async with await trio.open_tcp_stream(*served.address) as connection:
+        await connection.send_all(head.replace("\n", "\r\n").encode("latin-1") + b"Connection: close\r\n\r\n" + body)
+        seen = b""
+        with trio.fail_after(10):
+            while part := await connection.receive_some():
+                seen += part
+    top, _, rest = seen.partition(b"\r\n\r\n")
+    status_line, *lines = top.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return int(status_line.split()[1]), headers, rest

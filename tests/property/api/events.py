@@ -1,0 +1,88 @@
+"""Arbitrary answers as canonical events: every order the contract allows, in every chunking."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from saiserve.api.gathered import GatheredAnswer
+from saiserve.chat.events import (
+    AnswerEvent,
+    ChoiceFinished,
+    ReasoningDelta,
+    Started,
+    StopKind,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+    Usage,
+)
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+SOME_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+NAMES = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
+
+
+@st.composite
+def choice_events(draw: st.DrawFn, choice: int, *, text_only: bool = False) -> list[AnswerEvent]:
+    """Events of one choice: pieces of text, reasoning and calls in any order, then its end."""
+    events: list[AnswerEvent] = []
+    calls = 0
+    kinds = ["text"] if text_only else ["text", "reasoning", "call"]
+    for kind in draw(st.lists(st.sampled_from(kinds), max_size=6)):
+        pieces = draw(st.lists(SOME_TEXT, max_size=4))
+        if kind == "call":
+            events.append(ToolCallStarted(choice, calls, f"call_{choice}_{calls}", draw(NAMES)))
+            events += [ToolCallDelta(choice, calls, piece) for piece in pieces]
+            calls += 1
+        elif kind == "text":
+            events += [TextDelta(choice, piece) for piece in pieces]
+        else:
+            events += [ReasoningDelta(choice, piece) for piece in pieces]
+    kinds_of_end = [StopKind.LENGTH, StopKind.STOP_STRING, StopKind.TOOL_CALLS if calls else StopKind.END]
+    kind_of_end = draw(st.sampled_from(kinds_of_end))
+    stop_string = draw(SOME_TEXT) if kind_of_end is StopKind.STOP_STRING else None
+    events.append(ChoiceFinished(choice, kind_of_end, stop_string))
+    return events
+
+
+@st.composite
+def answers(draw: st.DrawFn, *, choices_max: int = 3, text_only: bool = False) -> tuple[int, list[AnswerEvent]]:
+    """Return the number of choices and all events, the choices' interleaved at random."""
+    choices = draw(st.integers(1, choices_max))
+    queues = [draw(choice_events(choice, text_only=text_only)) for choice in range(choices)]
+    prompt = draw(st.integers(0, 10_000))
+    cached = draw(st.integers(0, prompt))
+    events: list[AnswerEvent] = [Started(prompt, cached)]
+    while queue := [queue for queue in queues if queue]:
+        events.append(draw(st.sampled_from(queue)).pop(0))
+    events.append(Usage(prompt, cached, draw(st.integers(0, 10_000))))
+    return choices, events
+
+
+def gathered(choices: int, events: list[AnswerEvent]) -> GatheredAnswer:
+    """Return the answer the events mean, by the product's own reckoning."""
+    answer = GatheredAnswer.empty(choices)
+    for event in events:
+        answer.add(event)
+    return answer
+
+
+def server_sent(data: bytes) -> list[tuple[str, str]]:
+    """Split bytes into (event name, data) by the rules of server-sent events; strict UTF-8, no stray lines."""
+    events: list[tuple[str, str]] = []
+    name, lines = "", []
+    for line in data.decode("utf-8", "strict").split("\n"):
+        if not line:
+            if lines:
+                events.append((name, "\n".join(lines)))
+            name, lines = "", []
+        elif line.startswith(":"):
+            continue
+        elif line.startswith("event: "):
+            name = line.removeprefix("event: ")
+        else:
+            assert line.startswith("data: "), line
+            lines.append(line.removeprefix("data: "))
+    assert not name, "the stream ended inside an event"
+    assert not lines, "the stream ended inside an event"
+    return events
