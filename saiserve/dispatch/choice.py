@@ -16,7 +16,7 @@ from saiserve.dispatch.failover import Done, Fail, Failover, Route, Start
 from saiserve.dispatch.ports import FleetNews, Places
 from saiserve.dispatch.waiting import WaitingRoom
 from saiserve.engines.engine import Engine, HopError
-from saiserve.engines.messages import Accepted, EngineReply, Finished, FinishReason, Refused, Tokens
+from saiserve.engines.messages import Accepted, EngineReply, Finished, FinishReason, Tokens
 from saiserve.routing.decision import Decision
 
 _SETTLE_S = 0.02
@@ -132,6 +132,9 @@ class ChoiceRunner:
         finally:
             start.attempt.cancel()
             self._news.ended(start.candidate, is_broken=start.attempt.is_broken)
+            last = start.attempt.refused or start.attempt.finished
+            if last is not None:
+                self._news.reported(start.candidate, last.load)
 
     async def _watch_member(self, start: Start, scope: trio.CancelScope) -> None:
         """Tell the attempt the cluster's verdicts; a shorter wait takes effect at once."""
@@ -169,10 +172,7 @@ class ChoiceRunner:
                 self._turn = None
                 self._news.cached(start.candidate, self._request, message.prompt_tokens, message.cached_tokens)
                 await self._on_accepted()
-            case Refused(load=load):
-                self._news.reported(start.candidate, load)
-            case Finished(load=load):
-                self._news.reported(start.candidate, load)
+            case Finished():
                 self._news.cached(start.candidate, self._request, self.failover.prompt_tokens, message.cached_tokens)
             case Tokens():
                 self.failover.take(message)

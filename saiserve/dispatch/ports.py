@@ -33,7 +33,7 @@ class FleetNews(Protocol):
         ...
 
     def reported(self, candidate: Candidate, load: Load) -> None:
-        """The place said how busy it is."""
+        """The place said how busy it is. The load of a last message is told after `ended`."""
         ...
 
     def cached(self, candidate: Candidate, request: GenerationRequest, prompt_tokens: int, cached_tokens: int) -> None:
