@@ -22,10 +22,30 @@ is so too (between chunks of the worker's loop).
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from saiserve.engines.llamacpp.job import HeldPrefix, Job, Notice, Refusal, Step
-from saiserve.engines.llamacpp.kv import DecodeOutcome, KvCache
+from saiserve.engines.llamacpp.admission import TYPICAL_ANSWER_TOKENS, Queue, ServiceTime
+from saiserve.engines.llamacpp.batch import allot_prefill, compose
+from saiserve.engines.llamacpp.job import (
+    Broken,
+    HeldPrefix,
+    Job,
+    Notice,
+    OutOfRoom,
+    Progress,
+    Refusal,
+    Requeued,
+    Started,
+    Step,
+)
+from saiserve.engines.llamacpp.kv import DecodeOutcome, Family, KvCache
+from saiserve.engines.llamacpp.prefix_cache import PrefixCache
+from saiserve.engines.llamacpp.prefix_tree import tokens_of
+from saiserve.engines.llamacpp.rates import NS_PER_S, Rates
+from saiserve.engines.llamacpp.reuse import Choice
+from saiserve.engines.llamacpp.stream import Stream
 from saiserve.engines.messages import Load
 
 
@@ -53,75 +73,407 @@ class SchedulerConfig:
     """WINDOW only: hold cells by twin ids. Right with swa_full=True, wrong with False (docs/engine.md)."""
 
 
+COUNTERS = (
+    "steps",
+    "prefill_tokens",
+    "decode_tokens",
+    "prefix_hit_tokens",
+    "waits_for_prefix",
+    "finished",
+    "cancelled",
+    "refused",
+    "requeues",
+    "no_room",
+    "rejected",
+)
+"""Totals counted here; those of the cache are added to them."""
+WAIT_GAIN_MIN = 16
+"""Tokens that waiting for another's prefill must save."""
+CHUNK_MIN = 16
+"""Prefill rows a step has at least, however slow the machine."""
+CHUNK_UNKNOWN = 64
+"""Prefill rows beside running streams before any rate is known."""
+CHECKPOINTS_MAX = 8
+"""Checkpoints one job takes at message boundaries."""
+CHECKPOINT_STEP_MIN = 64
+"""Tokens between two of them at least."""
+EMBEDDING_SHARE = 0.2
+"""Share of the time that embeddings get while streams run."""
+HELD_MAX = 1_024
+"""Prefixes that `held` reports."""
+
+
 class Scheduler:
     """Lanes, queue, batches and reuse over one KV cache."""
 
     def __init__(self, kv: KvCache, config: SchedulerConfig) -> None:
-        raise NotImplementedError
+        if not 1 <= config.lanes <= min(kv.sequences_max - 1, config.batch_max):
+            raise ValueError(
+                f"lanes must be 1..{min(kv.sequences_max - 1, config.batch_max)} (one sequence is spare, "
+                f"each lane needs a row), not {config.lanes}"
+            )
+        self.config = config
+        self.rates = Rates(config.prefill_rate, config.decode_rate)
+        self._cache = PrefixCache(
+            kv, hot_cells_max=config.hot_cells_max, host_bytes_max=config.host_bytes_max, pins=config.pins
+        )
+        self._cells_total = kv.cells_total
+        self._queue: Queue[Stream] = Queue()
+        self._streams: dict[str, Stream] = {}
+        self._running: dict[int, Stream] = {}
+        self._notices: list[Notice] = []
+        self._in_flight: Step | None = None
+        self._suspects: list[str] = []
+        self._service = ServiceTime()
+        self._serial = 0
+        self._embedding_after = 0
+        self._counts: Counter[str] = Counter()
 
     @property
     def spare_sequence(self) -> int:
         """A sequence id that is never given to a job: for embeddings, measurements and moves. Leave it empty."""
-        raise NotImplementedError
+        return self._cache.spare
+
+    @property
+    def has_chores(self) -> bool:
+        """Whether `plan` still has something to move though it may return None: call it again soon when idle."""
+        return self._cache.has_chores
+
+    # Jobs come and go
 
     def submit(self, now: int, job: Job) -> Refusal | None:
         """Take a job, or refuse it when the queue is full.
 
         Raises ValueError when the id is in use or the tokens could never fit the cache; nothing changed then.
         """
-        raise NotImplementedError
+        if job.id in self._streams:
+            raise ValueError(f"job {job.id!r} is already here")
+        if len(job.tokens) >= self._cells_total:
+            raise ValueError(f"{len(job.tokens)} tokens leave no room in a cache of {self._cells_total} cells")
+        self._serial += 1
+        stream = Stream(job, now, self._serial)
+        if len(self._queue) >= self.config.queue_max:
+            self._counts["refused"] += 1
+            return Refusal(self._wait_s(stream))
+        self._streams[job.id] = stream
+        self._queue.add(stream)
+        return None
 
     def cached_tokens(self, job: Job) -> int:
         """Prompt tokens of a job that would be reused if it started now: for `accepted`."""
-        raise NotImplementedError
+        stream = self._streams.get(job.id)
+        tokens = stream.tokens if stream is not None else tokens_of(job.tokens)
+        return min(self._cache.look(tokens, job.isolation).cut, job.prompt_tokens)
 
     def cancel(self, now: int, job_id: str) -> None:
         """End a job wherever it stands; unknown ids are ignored. What it computed stays as a cached prefix."""
-        raise NotImplementedError
-
-    def plan(self, now: int) -> Step | None:
-        """Do the due KV operations and compose the next batch; None when there is nothing to compute."""
-        raise NotImplementedError
-
-    def completed(self, now: int, step: Step, outcome: DecodeOutcome, elapsed_ns: int) -> tuple[Notice, ...]:
-        """Learn what the batch came to. After NO_ROOM and REJECTED the same tokens come again in a later plan."""
-        raise NotImplementedError
-
-    def notices(self) -> tuple[Notice, ...]:
-        """Notices not yet given out (each is given once, here or by `completed`)."""
-        raise NotImplementedError
-
-    def wants(self, job_id: str) -> bool:
-        """Whether a token should be drawn for this job: it is running and waits for one."""
-        raise NotImplementedError
-
-    def sampled(self, now: int, job_id: str, token: int) -> None:
-        """The token drawn for a job; it is a row of the next plan. Unknown ids are ignored."""
-        raise NotImplementedError
+        stream = self._streams.pop(job_id, None)
+        if stream is None:
+            return
+        self._counts["cancelled"] += 1
+        stream.ended = True
+        if stream.held is None:
+            self._queue.remove(stream)
+        elif not self._is_in_flight(job_id):
+            self._leave(now, stream)
 
     def finish(self, now: int, job_id: str) -> None:
         """The job has ended; what it computed becomes a cached prefix. Unknown ids are ignored."""
-        raise NotImplementedError
+        stream = self._streams.pop(job_id, None)
+        if stream is None:
+            return
+        stream.ended = True
+        self._counts["finished"] += 1
+        if stream.held is None:
+            self._queue.remove(stream)
+            return
+        self._service.learn(now - stream.started_at)
+        if not self._is_in_flight(job_id):
+            self._leave(now, stream)
+
+    def wants(self, job_id: str) -> bool:
+        """Whether a token should be drawn for this job: it is running and waits for one."""
+        stream = self._streams.get(job_id)
+        return stream is not None and stream.held is not None and stream.held.ready == len(stream.tokens)
+
+    def sampled(self, now: int, job_id: str, token: int) -> None:
+        """The token drawn for a job; it is a row of the next plan. Unknown ids are ignored."""
+        del now
+        if self.wants(job_id):
+            stream = self._streams[job_id]
+            stream.tokens.append(token)
+            stream.drawn += 1
+
+    def _is_in_flight(self, job_id: str) -> bool:
+        return self._in_flight is not None and any(part.job_id == job_id for part in self._in_flight.parts)
+
+    def _leave(self, now: int, stream: Stream) -> None:
+        """Give up lane and sequence."""
+        assert stream.held is not None
+        del self._running[stream.held.sequence]
+        self._cache.close(now, stream.held)
+        stream.held = None
+
+    def _wait_s(self, stream: Stream) -> float:
+        ahead = sum(1 for other in self._queue if other.order < stream.order)
+        prefill_s = len(stream.tokens) / self.rates.prefill if self.rates.prefill else 0.0
+        answer_tokens = min(stream.job.max_tokens, TYPICAL_ANSWER_TOKENS)
+        guess_s = prefill_s + answer_tokens * self.rates.decode_step_s(self.config.lanes)
+        return self._service.wait_s(ahead, self.config.lanes, guess_s)
+
+    # A step
+
+    def plan(self, now: int) -> Step | None:
+        """Do the due KV operations and compose the next batch; None when there is nothing to compute."""
+        if self._in_flight is not None:
+            raise RuntimeError("the last step was not reported with completed()")
+        self._cache.begin_step()
+        self._take_checkpoints(now)
+        self._admit(now)
+        self._cache.park_one(now)
+        step = self._compose(now)
+        if step is not None:
+            self._in_flight = step
+            self._counts["steps"] += 1
+        return step
+
+    def _take_checkpoints(self, now: int) -> None:
+        for stream in self._running.values():
+            held = stream.held
+            if held is not None and held.ready in held.cuts:
+                held.cuts.discard(held.ready)
+                self._cache.take_checkpoint(now, held)
+
+    def _admit(self, now: int) -> None:
+        """Give lanes to waiting jobs in their order; those that wait for another's prefill are passed over."""
+        for stream in self._queue:
+            if len(self._running) >= self.config.lanes:
+                return
+            if stream.waits_for_leader:
+                continue
+            choice = self._cache.look(stream.tokens, stream.job.isolation)
+            if self._follows(stream, choice):
+                continue
+            if choice.segments and self._cache.has_moved:
+                return
+            if not self._fits(stream, choice) or not self._start(now, stream, choice):
+                return
+
+    def _follows(self, stream: Stream, choice: Choice) -> bool:
+        """Let a job wait for a running one that will soon have more of its prompt."""
+        leader = choice.leader
+        if leader is None or choice.leader_depth - max(choice.cut, leader.ready) < WAIT_GAIN_MIN:
+            return False
+        if self._cache.family is Family.RECURRENT:
+            if not self._cache.makes_checkpoints:
+                return False
+            leader.cuts.add(choice.leader_depth)
+        stream.leader, stream.leader_depth = leader, choice.leader_depth
+        ahead = self._running[leader.sequence]
+        ahead.prefill_turn = min(ahead.prefill_turn, stream.turn)
+        self._counts["waits_for_prefix"] += 1
+        return True
+
+    def _fits(self, stream: Stream, choice: Choice) -> bool:
+        """Whether the cache has cells for this job beside what the running ones will want soon."""
+        if not self._running:
+            return True
+        promised = sum(other.prefill_left + other.reserve for other in self._running.values())
+        wanted = max(len(stream.tokens) - choice.source_cut, choice.cells) + stream.reserve
+        return wanted + promised <= self._cache.room + self._cache.idle_cells_beside(choice.source)
+
+    def _start(self, now: int, stream: Stream, choice: Choice) -> bool:
+        if choice.segments and not self._cache.make_room(now, choice.cells, keep=choice.source):
+            choice = Choice()
+        held = self._cache.open(now, stream.tokens, stream.job.isolation, choice)
+        if held is None:
+            return False
+        self._queue.remove(stream)
+        stream.held, stream.leader = held, None
+        stream.prefill_end = len(stream.tokens)
+        stream.prefill_turn = stream.turn
+        stream.started_at = stream.started_at or now
+        stream.starts += 1
+        self._running[held.sequence] = stream
+        cached = min(held.ready, stream.job.prompt_tokens)
+        self._counts["prefix_hit_tokens"] += cached
+        self._notices.append(Started(stream.job.id, cached, stream.starts > 1))
+        if self._cache.makes_checkpoints:
+            held.cuts = checkpoint_places(stream.job.boundaries, held.ready, len(stream.tokens))
+        if held.ready in held.cuts:
+            held.cuts.discard(held.ready)
+            self._cache.take_checkpoint(now, held)
+        return True
+
+    def _compose(self, now: int) -> Step | None:
+        """The next batch, made to fit the cells there are."""
+        while True:
+            streams = self._eligible()
+            decoding = [stream for stream in streams if stream.is_decoding]
+            prefilling = sorted((s for s in streams if s.prefill_left > 0), key=self._prefill_order)
+            if not decoding and not prefilling:
+                return None
+            allotted = allot_prefill(prefilling, self._prefill_rows(len(decoding)))
+            wanted = len(decoding) + sum(count for _, count in allotted)
+            if not self._cache.make_room(now, wanted):
+                allotted = allot_prefill(prefilling, self._cache.room - len(decoding))
+            if len(decoding) <= self._cache.room and (decoding or allotted):
+                return compose(decoding, allotted)
+            self._give_way(now)
+
+    def _eligible(self) -> list[Stream]:
+        """Streams that may compute: all, or one suspect alone after a batch was rejected."""
+        while self._suspects:
+            stream = self._streams.get(self._suspects[-1])
+            if stream is not None and stream.held is not None and stream.held.ready < len(stream.tokens):
+                return [stream]
+            self._suspects.pop()
+        return list(self._running.values())
+
+    def _prefill_order(self, stream: Stream) -> float:
+        """By when each would be done had it been alone since its turn: short ones go first, no long one starves."""
+        own_ns = stream.prefill_left * NS_PER_S / self.rates.prefill if self.rates.prefill else 0.0
+        return stream.prefill_turn + own_ns
+
+    def _prefill_rows(self, decoding: int) -> int:
+        """Prefill rows for this step: whole batches alone, by time beside running streams."""
+        rows_max = self.config.batch_max - decoding
+        if decoding == 0:
+            return rows_max
+        by_time = self.rates.prefill_tokens_in(self.config.prefill_budget_s, decoding)
+        if by_time == 0 and self.rates.prefill == 0.0:
+            by_time = CHUNK_UNKNOWN
+        return min(rows_max, max(by_time, CHUNK_MIN))
+
+    def _give_way(self, now: int) -> None:
+        """No cell is left: the youngest stream goes back to the queue; a lone one has reached its end."""
+        youngest = max(self._running.values(), key=lambda stream: stream.order)
+        self._leave(now, youngest)
+        if self._running:
+            self._counts["requeues"] += 1
+            youngest.requeues += 1
+            self._queue.add(youngest)
+            self._notices.append(Requeued(youngest.job.id))
+        else:
+            del self._streams[youngest.job.id]
+            youngest.ended = True
+            self._notices.append(OutOfRoom(youngest.job.id))
+
+    def completed(self, now: int, step: Step, outcome: DecodeOutcome, elapsed_ns: int) -> tuple[Notice, ...]:
+        """Learn what the batch came to. After NO_ROOM and REJECTED the same tokens come again in a later plan."""
+        if step is not self._in_flight:
+            raise RuntimeError("completed() was given a step that is not in flight")
+        self._in_flight = None
+        by_id = {stream.job.id: stream for stream in self._running.values()}
+        streams = [by_id[part.job_id] for part in step.parts]
+        if outcome is DecodeOutcome.DONE:
+            self._done(step, streams, elapsed_ns)
+        elif outcome is DecodeOutcome.NO_ROOM:
+            self._no_room(now, streams, step)
+        else:
+            self._rejected(now, streams)
+        for stream in streams:
+            if stream.ended and stream.held is not None:
+                self._leave(now, stream)
+        return self.notices()
+
+    def _done(self, step: Step, streams: list[Stream], elapsed_ns: int) -> None:
+        prefill_rows = 0
+        for part, stream in zip(step.parts, streams, strict=True):
+            assert stream.held is not None
+            count = part.end - part.start
+            self._cache.grow(stream.held, count)
+            if part.is_prefill:
+                prefill_rows += count
+                prefilled = min(stream.held.ready, stream.job.prompt_tokens)
+                if not stream.ended:
+                    self._notices.append(Progress(stream.job.id, prefilled))
+        decode_rows = len(step.rows) - prefill_rows
+        self.rates.learn(decode_rows, prefill_rows, self.config.batch_max, elapsed_ns)
+        self._counts["prefill_tokens"] += prefill_rows
+        self._counts["decode_tokens"] += decode_rows
+        if self._suspects:
+            self._suspects.pop()
+
+    def _no_room(self, now: int, streams: list[Stream], step: Step) -> None:
+        """The cache is fuller than counted (somebody else used it): free idle cells, then give way."""
+        self._counts["no_room"] += 1
+        if self._cache.free_oldest(now):
+            return
+        if len(self._running) == 1 and len(step.rows) > 1:
+            streams[0].chunk_max = len(step.rows) // 2
+        else:
+            self._give_way(now)
+
+    def _rejected(self, now: int, streams: list[Stream]) -> None:
+        """Find the job whose rows the model refuses by running each of the batch alone."""
+        self._counts["rejected"] += 1
+        if len(streams) > 1:
+            self._suspects = [stream.job.id for stream in streams]
+            return
+        (stream,) = streams
+        self._suspects = [job_id for job_id in self._suspects if job_id != stream.job.id]
+        self._streams.pop(stream.job.id, None)
+        if not stream.ended:
+            stream.ended = True
+            self._notices.append(Broken(stream.job.id))
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Notices not yet given out (each is given once, here or by `completed`)."""
+        notices, self._notices = tuple(self._notices), []
+        return notices
+
+    # Embeddings
 
     def embedding_turn(self, now: int, cells: int) -> int | None:
         """The spare sequence, if a batch of `cells` embedding tokens may run now: low priority, room made for it.
 
         Empty the sequence afterwards and call `embedding_done`.
         """
-        raise NotImplementedError
+        if self._in_flight is not None or (self._running and now < self._embedding_after):
+            return None
+        return self._cache.spare if self._cache.make_room(now, cells) else None
 
     def embedding_done(self, now: int, elapsed_ns: int) -> None:
         """An embedding batch took this long; while streams run the next waits four times as long."""
-        raise NotImplementedError
+        self._embedding_after = now + int(elapsed_ns * (1 / EMBEDDING_SHARE - 1))
+
+    # Numbers
 
     def load(self) -> Load:
         """How busy and how fast."""
-        raise NotImplementedError
+        return Load(
+            lanes=self.config.lanes,
+            busy=len(self._running),
+            queued=len(self._queue),
+            queued_tokens=sum(stream.prefill_left for stream in self._streams.values()),
+            prefill_rate=self.rates.prefill,
+            decode_rate=self.rates.decode_alone,
+            cells_used=self._cache.cells.used,
+            cells_total=self._cells_total,
+        )
 
     def counters(self) -> dict[str, float]:
         """Running totals and gauges by name, for metrics."""
-        raise NotImplementedError
+        return {**dict.fromkeys(COUNTERS, 0.0), **self._counts, **self._cache.counters()}
 
     def held(self) -> tuple[HeldPrefix, ...]:
         """Prefixes that could be reused, newest first."""
-        raise NotImplementedError
+        return self._cache.report(HELD_MAX)
+
+
+def checkpoint_places(boundaries: Sequence[int], ready: int, end: int) -> set[int]:
+    """Which message boundaries in [ready, end) deserve a checkpoint: the first, and the last ones not too close."""
+    open_to = [place for place in boundaries if max(ready, 1) <= place < end]
+    if not open_to:
+        return set()
+    places = {open_to[-1]}
+    previous = open_to[-1]
+    for place in reversed(open_to[:-1]):
+        if len(places) >= CHECKPOINTS_MAX - 1:
+            break
+        if previous - place >= CHECKPOINT_STEP_MIN:
+            places.add(place)
+            previous = place
+    places.add(open_to[0])
+    return places

@@ -1,0 +1,429 @@
+"""Who holds which prefix where, and the KV operations that begin, keep, move and drop sequences.
+
+The one owner of sequence ids, cells, prefix trees and the host store. Keeps these true: the ledger counts what the
+cache holds; every reuse passed the span gate; pinned cells are held by a twin id; keys that isolate never share.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections import Counter
+
+from saiserve.engines.llamacpp.cells import CellLedger
+from saiserve.engines.llamacpp.host_store import Blob, HostStore
+from saiserve.engines.llamacpp.job import HeldPrefix
+from saiserve.engines.llamacpp.kv import Family, KvCache
+from saiserve.engines.llamacpp.prefix_tree import Node, PrefixTree
+from saiserve.engines.llamacpp.reuse import Choice, Held, Segment, choose
+
+PARK_TOKENS_MAX = 4096
+"""Tokens moved to host memory in one step when nothing presses (about 2 ms per 1,000)."""
+PRESSED_TOKENS_MAX = 8192
+"""Once this many were moved in one step, what must still go to make room is dropped instead."""
+CACHE_COUNTERS = (
+    "copies",
+    "adoptions",
+    "gate_refusals",
+    "pins",
+    "moves_to_host",
+    "moves_from_host",
+    "host_hit_tokens",
+    "checkpoints",
+    "idle_evictions",
+)
+"""Totals counted here."""
+SYNC_TOKENS = 32
+"""A running job's new tokens are told to the tree this many at a time."""
+
+
+def passes_gate(span: tuple[int, int], cut: int, family: Family, window: int) -> bool:
+    """Whether a sequence with this span of positions can go on at `cut`: nothing it will look at is missing."""
+    low, high = span
+    if family is Family.RECURRENT:
+        return low == high == cut - 1
+    return high == cut - 1 and low <= (max(0, cut - window + 1) if family is Family.WINDOW else 0)
+
+
+class PrefixCache:
+    """Sequences and saved prefixes over one KV cache."""
+
+    def __init__(self, kv: KvCache, *, hot_cells_max: int, host_bytes_max: int, pins: bool) -> None:
+        self.kv = kv
+        self.family = kv.family
+        self.hot_cells_max = hot_cells_max
+        self.pins = pins and kv.family is Family.WINDOW
+        self.spare = kv.sequences_max - 1
+        self.cells = CellLedger()
+        self.store = HostStore(host_bytes_max, self._blob_evicted)
+        self.held: dict[int, Held] = {}
+        self.counts: Counter[str] = Counter()
+        self._trees: dict[str, PrefixTree] = {}
+        self._free = list(range(self.spare - 1, -1, -1))
+        self._moved_tokens = 0
+
+    # Asking
+
+    @property
+    def room(self) -> int:
+        """Cells that nobody holds."""
+        return self.kv.cells_total - self.cells.used
+
+    @property
+    def makes_checkpoints(self) -> bool:
+        """Whether states at chosen places are kept."""
+        return self.family is Family.RECURRENT and self.store.bytes_max > 0
+
+    @property
+    def is_over_hot(self) -> bool:
+        """Whether idle prefixes hold more cells, or sequence ids, than they should."""
+        return self.cells.idle > self.hot_cells_max or not self._free
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether this step already moved something between the tiers."""
+        return self._moved_tokens > 0
+
+    @property
+    def has_chores(self) -> bool:
+        """Whether `park_one` would do something in a fresh step."""
+        return self.is_over_hot and any(held.is_idle for held in self.held.values())
+
+    def counters(self) -> dict[str, float]:
+        """Totals and gauges by name."""
+        return {
+            **dict.fromkeys(CACHE_COUNTERS, 0.0),
+            **self.counts,
+            "host_evictions": self.store.evictions,
+            "host_bytes": self.store.bytes_used,
+            "host_blobs": len(self.store.blobs),
+            "cells_used": self.cells.used,
+            "cells_idle": self.cells.idle,
+            "cells_total": self.kv.cells_total,
+            "sequences_free": len(self._free),
+        }
+
+    def report(self, most: int) -> tuple[HeldPrefix, ...]:
+        """The prefixes held in either tier, newest first, at most so many."""
+        prefixes = [
+            HeldPrefix(held.ready, held.isolation, "idle" if held.is_idle else "running", held.used_at)
+            for held in self.held.values()
+            if held.ready
+        ]
+        prefixes += [
+            HeldPrefix(blob.end, blob.isolation, "host", blob.used_at, len(blob.data))
+            for blob in self.store.blobs.values()
+        ]
+        return tuple(heapq.nlargest(most, prefixes, key=lambda prefix: prefix.used_at))
+
+    def look(self, tokens: array[int], isolation: str) -> Choice:
+        """What to reuse for a prompt; at least its last id is left to compute, so that there are logits."""
+        tree = self._trees.get(isolation)
+        if tree is None:
+            return Choice()
+        return choose(tree.match(tokens, len(tokens) - 1), self.family, self.held, self.store.blobs)
+
+    def idle_cells_beside(self, source: Held | None) -> int:
+        """Cells that could be freed without touching `source`, at least."""
+        if source is None or not source.is_idle:
+            return self.cells.idle
+        return max(0, self.cells.idle - source.ready)
+
+    # Beginning and ending sequences
+
+    def begin_step(self) -> None:
+        """A new step: it may move something between the tiers again."""
+        self._moved_tokens = 0
+
+    def open(self, now: int, tokens: array[int], isolation: str, choice: Choice) -> Held | None:
+        """Begin a running sequence; `ready` of the result says how much was reused. None: no sequence id is free."""
+        if choice.is_adoption and not choice.segments:
+            held = self._adopt(now, tokens, choice)
+            if held is not None:
+                return held
+            choice = Choice()
+        sequence = self._take_id(now, choice.source)
+        if sequence is None:
+            return None
+        cut = self._fill(now, sequence, choice)
+        tree = self._trees.setdefault(isolation, PrefixTree())
+        tip = tree.place(tokens, len(tokens))
+        tree.add_sequence(sequence, tip)
+        held = Held(sequence, tokens, isolation, tip, len(tokens), now, ready=cut)
+        self.held[sequence] = held
+        self._pin(held)
+        return held
+
+    def _adopt(self, now: int, tokens: array[int], choice: Choice) -> Held | None:
+        """Take an idle sequence over, whole. None: the gate refused it, it is gone."""
+        held = choice.source
+        assert held is not None
+        if not passes_gate(self.kv.span(held.sequence), held.ready, self.family, self.kv.window):
+            self.counts["gate_refusals"] += 1
+            self.discard(held)
+            return None
+        tree = self._trees[held.isolation]
+        held.tip = tree.extend_sequence(held.sequence, held.tip, tokens, len(tokens))
+        held.tokens, held.planned, held.used_at = tokens, len(tokens), now
+        held.is_idle, held.is_running = False, True
+        self.cells.set_idle(held.sequence, False)
+        self.counts["adoptions"] += 1
+        return held
+
+    def _fill(self, now: int, sequence: int, choice: Choice) -> int:
+        """Copy and restore into an empty sequence; returns how many ids are in place (0 if the gate refused)."""
+        source = choice.source
+        if choice.cut == 0:
+            return 0
+        if source is not None:
+            self.kv.copy(source.sequence, sequence, 0, choice.source_cut)
+            self.cells.fork(source.sequence, sequence, choice.source_cut)
+            source.used_at = now
+            self.counts["copies"] += 1
+        cut = self._restore(now, sequence, choice)
+        if cut and choice.checkpoint is not None and choice.checkpoint.end == cut:
+            self.kv.restore(sequence, choice.checkpoint.data, partial=True)
+            self.store.touch(now, choice.checkpoint)
+            if not source and not self.kv.remove(sequence, cut, -1):
+                cut = 0
+            self.cells.truncate(sequence, cut)
+        if cut and passes_gate(self.kv.span(sequence), cut, self.family, self.kv.window):
+            return cut
+        self.kv.remove(sequence, 0, -1)
+        self.cells.drop(sequence)
+        if cut:
+            self.counts["gate_refusals"] += 1
+            if source is not None and source.is_idle:
+                self.discard(source)
+        return 0
+
+    def _restore(self, now: int, sequence: int, choice: Choice) -> int:
+        """Put host states in after what was copied; returns how many ids are in place."""
+        cut = choice.source_cut
+        for segment in choice.segments:
+            if not self._restore_segment(sequence, segment):
+                break
+            self.cells.extend(sequence, segment.end - segment.start if self.family is Family.FULL else segment.blob.end)
+            self.store.touch(now, segment.blob)
+            self._moved_tokens += segment.end - segment.start
+            self.counts["moves_from_host"] += 1
+            self.counts["host_hit_tokens"] += segment.end - segment.start
+            cut = segment.end
+        return cut
+
+    def _restore_segment(self, sequence: int, segment: Segment) -> bool:
+        if self.family is not Family.FULL:
+            return self.kv.restore(sequence, segment.blob.data, partial=False)
+        if not self.kv.restore(self.spare, segment.blob.data, partial=False):
+            return False
+        self.kv.copy(self.spare, sequence, segment.start, segment.end)
+        self.kv.remove(self.spare, 0, -1)
+        return True
+
+    def grow(self, held: Held, count: int) -> None:
+        """`count` more ids of a running sequence were computed."""
+        self.cells.extend(held.sequence, count)
+        held.ready += count
+        if held.ready - held.planned >= SYNC_TOKENS:
+            self._tell_tree(held)
+        if self.pins and (held.ready <= held.planned or held.ready - held.pinned >= self.kv.window // 2):
+            self._pin(held)
+
+    def _tell_tree(self, held: Held) -> None:
+        tree = self._trees[held.isolation]
+        held.tip = tree.extend_sequence(held.sequence, held.tip, held.tokens, held.ready)
+        held.planned = held.ready
+
+    def _pin(self, held: Held) -> None:
+        """Let the twin hold what the sequence holds: a cell with two owners is never taken (WINDOW)."""
+        if self.pins and held.ready > held.pinned:
+            self.kv.copy(held.sequence, held.sequence + self.kv.sequences_max, held.pinned, held.ready)
+            held.pinned = held.ready
+            self.counts["pins"] += 1
+
+    def close(self, now: int, held: Held) -> None:
+        """A running sequence has ended: keep it for reuse, unless another holds all it does."""
+        if held.ready == 0:
+            self.discard(held)
+            return
+        self._pin(held)
+        tree = self._trees[held.isolation]
+        if held.ready > held.planned:
+            self._tell_tree(held)
+        elif held.ready < held.planned:
+            held.tip = tree.shorten_sequence(held.sequence, held.tip, held.tokens, held.ready)
+            held.planned = held.ready
+        held.tokens = held.tokens[: held.ready]
+        held.is_idle, held.is_running, held.used_at = True, False, now
+        held.cuts.clear()
+        self.cells.set_idle(held.sequence, True)
+        self._drop_doubles(now, held)
+
+    def _drop_doubles(self, now: int, held: Held) -> None:
+        """Of idle sequences that are prefixes of one another, keep the longest (where any prefix can be cut)."""
+        anywhere = self.family is Family.FULL or self.pins
+        for sequence in list(held.tip.sequences - {held.sequence}):
+            other = self.held[sequence]
+            if other.ready >= held.ready if anywhere else other.is_idle and other.ready == held.ready:
+                other.used_at = now
+                self.discard(held)
+                return
+        if not anywhere:
+            return
+        node: Node | None = held.tip
+        covered: set[int] = set()
+        while node is not None and node.parent is not None:
+            covered |= {each for each in node.sequences if self.held[each].is_idle and self.held[each].tip is node}
+            node = node.parent
+        for sequence in covered - {held.sequence}:
+            self.discard(self.held[sequence])
+
+    def discard(self, held: Held) -> None:
+        """Drop a sequence, running or idle, and free its cells and its id."""
+        held.is_running = False
+        self.kv.remove(held.sequence, 0, -1)
+        if self.pins:
+            self.kv.remove(held.sequence + self.kv.sequences_max, 0, -1)
+        self.cells.drop(held.sequence)
+        self._trees[held.isolation].remove_sequence(held.sequence, held.tip)
+        self._forget_if_empty(held.isolation)
+        del self.held[held.sequence]
+        self._free.append(held.sequence)
+
+    # Making room, moving to host memory
+
+    def make_room(self, now: int, cells: int, keep: Held | None = None) -> bool:
+        """Free idle sequences, oldest first, until `cells` are free. False: what is left is not enough."""
+        while self.room < cells:
+            victim = self._oldest_idle(keep, with_cells=True)
+            if victim is None:
+                return False
+            self._evict(now, victim)
+        return True
+
+    def free_oldest(self, now: int) -> bool:
+        """Free the oldest idle sequence, whatever the count says. False: there is none."""
+        victim = self._oldest_idle(None, with_cells=False)
+        if victim is None:
+            return False
+        self._evict(now, victim)
+        return True
+
+    def _take_id(self, now: int, keep: Held | None) -> int | None:
+        if not self._free:
+            victim = self._oldest_idle(keep, with_cells=False)
+            if victim is None:
+                return None
+            self._evict(now, victim)
+        return self._free.pop()
+
+    def _oldest_idle(self, keep: Held | None, *, with_cells: bool) -> Held | None:
+        idle = [held for held in self.held.values() if held.is_idle and held is not keep]
+        if with_cells and keep is not None:  # freeing only cells that `keep` shares would be for nothing
+            idle = [held for held in idle if self.cells.unique(held.sequence)] or idle
+        return min(idle, key=lambda held: (held.used_at, held.sequence), default=None)
+
+    def _evict(self, now: int, held: Held) -> None:
+        """Drop an idle sequence under pressure, saving it first if this step has not moved much yet."""
+        if self._moved_tokens < PRESSED_TOKENS_MAX:
+            self.park(now, held, tokens_max=held.ready)
+        if held.sequence in self.held:
+            self.counts["idle_evictions"] += 1
+            self.discard(held)
+
+    def park_one(self, now: int) -> bool:
+        """One move towards host memory if idle prefixes hold too much; whether anything was done."""
+        victim = self._oldest_idle(None, with_cells=False)
+        if not self.is_over_hot or victim is None or self._moved_tokens:
+            return False
+        if not self.park(now, victim, tokens_max=PARK_TOKENS_MAX):
+            self.counts["idle_evictions"] += 1
+            self.discard(victim)
+        return True
+
+    def park(self, now: int, held: Held, *, tokens_max: int) -> bool:
+        """Save what the host does not have of an idle sequence, and drop the sequence once it has all.
+
+        False: there is no room in host memory; the sequence is still there.
+        """
+        if self.family is not Family.FULL:
+            return self._park_whole(now, held)
+        node: Node | None = held.tip
+        while node is not None and not node.blobs:
+            node = node.parent
+        start, parent = (node.end, self.store.blobs[next(iter(node.blobs))]) if node is not None else (0, None)
+        if start < held.ready:
+            end = min(held.ready, start + tokens_max)
+            if not self.store.bytes_max:
+                return False
+            data = self._save_segment(held.sequence, start, end)
+            if not self._keep(now, held, data, start=start, end=end, parent=parent):
+                return False
+            start = end
+        if start >= held.ready:
+            self.discard(held)
+        return True
+
+    def _park_whole(self, now: int, held: Held) -> bool:
+        if held.tip.blob_tip is None:
+            if not self.store.bytes_max:
+                return False
+            data = self.kv.save(held.sequence, partial=False)
+            if not self._keep(now, held, data, start=0, end=held.ready):
+                return False
+        self.discard(held)
+        return True
+
+    def _save_segment(self, sequence: int, start: int, end: int) -> bytes:
+        self.kv.copy(sequence, self.spare, start, end)
+        data = self.kv.save(self.spare, partial=False)
+        self.kv.remove(self.spare, 0, -1)
+        return data
+
+    def _keep(self, now: int, held: Held, data: bytes, *, start: int, end: int, parent: Blob | None = None) -> bool:
+        self._moved_tokens += end - start
+        blob = self.store.put(
+            now, data, start=start, end=end, isolation=held.isolation, cost=end - start, parent=parent
+        )
+        if blob is None:
+            return False
+        tree = self._trees[held.isolation]
+        blob.node = tree.place(held.tokens, end)
+        tree.add_blob(blob.id, blob.node, start)
+        self.counts["moves_to_host"] += 1
+        return True
+
+    def take_checkpoint(self, now: int, held: Held) -> None:
+        """Keep the state of a running sequence at the place where it stands, for branches (RECURRENT)."""
+        tree = self._trees[held.isolation]
+        node = tree.place(held.tokens, held.ready)
+        if node.checkpoint is not None:
+            self.store.touch(now, self.store.blobs[node.checkpoint])
+            return
+        blob = self.store.put(
+            now,
+            self.kv.save(held.sequence, partial=True),
+            start=held.ready,
+            end=held.ready,
+            isolation=held.isolation,
+            cost=held.ready,
+            is_checkpoint=True,
+        )
+        if blob is not None:
+            blob.node = tree.place(held.tokens, held.ready)  # evictions may have joined the first one away
+            tree.set_checkpoint(blob.id, blob.node)
+            self.counts["checkpoints"] += 1
+
+    def _blob_evicted(self, blob: Blob) -> None:
+        tree = self._trees[blob.isolation]
+        assert blob.node is not None
+        if blob.is_checkpoint:
+            tree.clear_checkpoint(blob.node)
+        else:
+            tree.remove_blob(blob.id, blob.node)
+        self._forget_if_empty(blob.isolation)
+
+    def _forget_if_empty(self, isolation: str) -> None:
+        tree = self._trees.get(isolation)
+        if tree is not None and tree.is_empty:
+            del self._trees[isolation]

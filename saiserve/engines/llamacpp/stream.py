@@ -1,0 +1,87 @@
+"""A job on its way: what changes while it waits, runs and perhaps waits again."""
+
+from __future__ import annotations
+
+from array import array
+
+from saiserve.engines.llamacpp.admission import turn_of
+from saiserve.engines.llamacpp.job import Job
+from saiserve.engines.llamacpp.prefix_tree import tokens_of
+from saiserve.engines.llamacpp.reuse import Held
+
+DECODE_RESERVE = 128
+"""Cells kept free for each running stream's next tokens when another is admitted; four times as many after a requeue."""
+
+
+class Stream:
+    """One job's changing part. In the queue `held` is None."""
+
+    __slots__ = (
+        "chunk_max",
+        "drawn",
+        "ended",
+        "held",
+        "job",
+        "leader",
+        "leader_depth",
+        "prefill_end",
+        "prefill_turn",
+        "requeues",
+        "serial",
+        "started_at",
+        "starts",
+        "tokens",
+        "turn",
+    )
+
+    def __init__(self, job: Job, now: int, serial: int) -> None:
+        self.job = job
+        self.serial = serial
+        self.turn = turn_of(job, now)
+        self.prefill_turn = self.turn
+        """Its own turn, or that of the earliest job that waits for its prefix."""
+        self.tokens: array[int] = tokens_of(job.tokens)
+        self.held: Held | None = None
+        self.prefill_end = 0
+        """Ids known when it last started: up to there it prefills, beyond it decodes."""
+        self.drawn = 0
+        self.starts = 0
+        self.started_at = 0
+        self.requeues = 0
+        self.chunk_max = 0
+        """Prefill rows at most, 0: no own limit."""
+        self.leader: Held | None = None
+        """The sequence whose prefill it waits for, until that has `leader_depth` ids ready."""
+        self.leader_depth = 0
+        self.ended = False
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Earlier first."""
+        return (self.turn, self.serial)
+
+    @property
+    def ready(self) -> int:
+        """Ids in the KV cache."""
+        return self.held.ready if self.held is not None else 0
+
+    @property
+    def prefill_left(self) -> int:
+        """Ids to compute before it decodes; all of them while it waits."""
+        return max(0, self.prefill_end - self.ready) if self.held is not None else len(self.tokens)
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether it has a drawn token to compute."""
+        return self.held is not None and self.prefill_end <= self.held.ready < len(self.tokens)
+
+    @property
+    def reserve(self) -> int:
+        """Cells it may want soon for tokens not drawn yet."""
+        return min(max(self.job.max_tokens - self.drawn, 0), DECODE_RESERVE << (2 * min(self.requeues, 10)))
+
+    @property
+    def waits_for_leader(self) -> bool:
+        """Whether the sequence it waits for is still on its way there."""
+        leader = self.leader
+        return leader is not None and leader.is_running and leader.ready < self.leader_depth
