@@ -106,6 +106,14 @@ class Sampler:
         token = best if self.is_greedy else self._draw(logits, peak, position)
         return Drawn(token, None if raw is None else self._logprob(raw, token))
 
+    def best(self, adjusted: Floats, mask: NDArray[np.bool_]) -> int:
+        """The best allowed token of logits that `draw` has already adjusted."""
+        np.copyto(adjusted, -np.inf, where=mask)
+        best = int(adjusted.argmax())
+        if not math.isfinite(float(adjusted[best])):
+            raise SamplingError("no token is allowed")
+        return best
+
     def _adjust(self, logits: Floats) -> None:
         if len(self._bias_ids):
             logits[self._bias_ids] += self._bias

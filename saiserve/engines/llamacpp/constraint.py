@@ -1,0 +1,166 @@
+"""Output that must match: JSON Schema, JSON object, regular expression or Lark grammar, through llguidance.
+
+A constraint that cannot be enforced is refused, naming the part; nothing ever runs unconstrained instead. Compiling
+may take a second (the first one builds the tokenizer's trie), so the worker does it on a thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import llguidance
+import llguidance.llamacpp
+import numpy as np
+from numpy.typing import NDArray
+
+from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.messages import Constraint
+
+BODY_CHARACTERS_MAX = 256 * 1024
+"""Longest schema or grammar."""
+SCHEMA_DEPTH_MAX = 64
+WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
+"""Between JSON tokens; bounded, because a small model can go on with blanks for ever."""
+
+REASON_CHARACTERS_MAX = 400
+
+LIMITS: dict[str, Any] = {
+    "initial_lexer_fuel": 2_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_lexer_states": 100_000,
+    "max_grammar_size": 200_000,
+    "verbose_errors": False,
+}
+"""llguidance's bounds on compile work, work per token and memory."""
+
+
+class ConstraintError(Exception):
+    """The constraint cannot be enforced; the message is for the client and names the part."""
+
+
+class ConstraintBroken(Exception):  # noqa: N818
+    """The matcher gave up in the middle of an answer (a work limit of one step)."""
+
+
+class Matcher:
+    """The grammar state of one answer."""
+
+    def __init__(self, matcher: llguidance.LLMatcher, vocabulary_size: int) -> None:
+        self._matcher = matcher
+        self._size = vocabulary_size
+        self._words = np.zeros((vocabulary_size + 31) // 32, np.uint32)
+
+    def forbidden(self) -> NDArray[np.bool_]:
+        """True for each token that may not come next.
+
+        Raises:
+            ConstraintBroken: a work limit was hit.
+        """
+        self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+        self._check()
+        np.invert(self._words, out=self._words)
+        return np.unpackbits(self._words.view(np.uint8), count=self._size, bitorder="little").view(np.bool_)
+
+    def allows(self, token: int) -> bool:
+        """Whether one token may come next."""
+        return bool(self._matcher.validate_tokens([token]) == 1)
+
+    def accept(self, token: int) -> None:
+        """A token joined the answer.
+
+        Raises:
+            ConstraintBroken: it does not fit or a work limit was hit.
+        """
+        self._matcher.consume_token(token)
+        self._check()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing may follow."""
+        return bool(self._matcher.is_stopped())
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise ConstraintBroken(f"the constraint cannot be followed further: {_reason(self._matcher)}")
+
+
+class ConstraintCompiler:
+    """Compiles constraints for one vocabulary. Use from one thread at a time."""
+
+    def __init__(self, vocabulary: Vocabulary, vocab_handle: Any) -> None:
+        self._vocabulary = vocabulary
+        self._vocab_handle = vocab_handle
+        self._tokenizer: llguidance.LLTokenizer | None = None
+        self._limits = llguidance.LLParserLimits(**LIMITS)
+
+    def compile(self, constraint: Constraint, answer: tuple[int, ...]) -> Matcher:
+        """A matcher that has taken the answer's tokens so far.
+
+        Raises:
+            ConstraintError: it cannot be enforced, or the tokens so far do not match it.
+        """
+        if len(constraint.body) > BODY_CHARACTERS_MAX:
+            raise ConstraintError(f"it has {len(constraint.body)} characters; {BODY_CHARACTERS_MAX} are allowed")
+        make = GRAMMARS.get(constraint.kind)
+        if make is None:
+            raise ConstraintError(f"kind {constraint.kind!r} is not one of {', '.join(GRAMMARS)}")
+        grammar = make(constraint.body)
+        if self._tokenizer is None:
+            ends = sorted(self._vocabulary.end_tokens) or None
+            self._tokenizer = llguidance.llamacpp.lltokenizer_from_vocab(self._vocab_handle, eos_token=ends)
+        matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
+        if matcher.is_error():
+            raise ConstraintError(_reason(matcher))
+        if answer and not matcher.consume_tokens(list(answer)):
+            raise ConstraintError("the tokens to resume from do not match it")
+        return Matcher(matcher, self._vocabulary.size)
+
+
+def _json_schema(body: str) -> str:
+    try:
+        schema = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ConstraintError(f"the schema is not JSON: {error}") from error
+    if not isinstance(schema, dict):
+        raise ConstraintError("the schema is not a JSON object")
+    if _depth(schema) > SCHEMA_DEPTH_MAX:
+        raise ConstraintError(f"the schema is nested deeper than {SCHEMA_DEPTH_MAX}")
+    schema.pop("x-guidance", None)
+    options: Any = {"whitespace_pattern": WHITESPACE, "lenient": False, "coerce_one_of": True}
+    try:
+        return str(llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=options))
+    except ValueError as error:
+        raise ConstraintError(str(error)) from error
+
+
+def _json_object(_body: str) -> str:
+    return _json_schema('{"type": "object"}')
+
+
+GRAMMARS: dict[str, Callable[[str], str]] = {
+    "json_schema": _json_schema,
+    "json_object": _json_object,
+    "regex": llguidance.LLMatcher.grammar_from_regex,
+    "lark": llguidance.LLMatcher.grammar_from_lark,
+}
+
+
+def _depth(value: Any) -> int:
+    deepest, level = 0, [value]
+    while level and deepest <= SCHEMA_DEPTH_MAX:
+        deepest += 1
+        level = [
+            child
+            for item in level
+            if isinstance(item, (dict, list))
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+    return deepest
+
+
+def _reason(matcher: llguidance.LLMatcher) -> str:
+    text = " ".join(str(matcher.get_error()).split())
+    return text[:REASON_CHARACTERS_MAX] or "llguidance gave no reason"

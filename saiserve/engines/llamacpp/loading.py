@@ -1,0 +1,196 @@
+"""From settings to a ready worker: file check, memory check, weights, context, template, measurement."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from saiserve.engines.llamacpp.binding import KV_TYPES, ContextSettings, LlamaContext, LlamaModel, LoadError
+from saiserve.engines.llamacpp.constraint import ConstraintCompiler
+from saiserve.engines.llamacpp.gguf_file import ModelFile, ModelFileError, read_model_file
+from saiserve.engines.llamacpp.kv import Family
+from saiserve.engines.llamacpp.lanes import lanes_for
+from saiserve.engines.llamacpp.probe import Speeds, measure
+from saiserve.engines.llamacpp.prompting import PromptReader
+from saiserve.engines.llamacpp.protocol import ModelFacts
+from saiserve.engines.llamacpp.scheduler import Scheduler, SchedulerConfig
+from saiserve.engines.llamacpp.settings import CELLS_DEFAULT, CONTEXT_DEFAULT_MAX, EngineSettings
+from saiserve.engines.llamacpp.template import ChatTemplate, TemplateError
+from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.llamacpp.worker import Worker
+
+SEQUENCES_MAX = 64
+"""Running and idle sequences of a model whose cells are shared."""
+SEQUENCES_MAX_RECURRENT = 16
+"""Recurrent state is reserved for each sequence, so there are fewer."""
+BATCH_MAX = 512
+LONGEST_STEP_S = 5.0
+"""On slow machines the batch shrinks to what takes this long, so that cancels and heartbeats come through."""
+BATCH_MIN = 32
+KV_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+"""Bytes per value of each KV type."""
+MEMORY_SPARE = 0.05
+"""Share of the machine's memory that stays free."""
+
+
+class EngineLoadError(Exception):
+    """The model cannot be served; one sentence that names the file and the reason."""
+
+
+def load_worker(
+    settings: EngineSettings,
+    *,
+    on_progress: Callable[[float], None] = lambda _fraction: None,
+    on_ready: Callable[[], None] = lambda: None,
+) -> tuple[Worker, ModelFacts]:
+    """Load a model and measure it.
+
+    Raises:
+        EngineLoadError: file, memory or template at fault; nothing is left behind.
+    """
+    started = time.monotonic()
+    path = Path(settings.model_path)
+    try:
+        file = read_model_file(path)
+        context_tokens, cells = _sizes(file, settings)
+        _check_memory(file, cells, settings)
+        model = LlamaModel(
+            path,
+            gpu_layers=settings.gpu_layers,
+            mmap=settings.mmap,
+            mlock=settings.mlock,
+            on_progress=on_progress,
+        )
+        context = _open_context(model, cells, settings)
+        vocabulary = Vocabulary(model.vocab)
+        template = _template(file, settings, vocabulary)
+    except ModelFileError as error:
+        raise EngineLoadError(str(error)) from error
+    except (LoadError, TemplateError, ValueError) as error:
+        raise EngineLoadError(f"{path} cannot be served: {error}") from error
+    speeds = measure(context, max(vocabulary.special.bos, 0), streams_max=context.sequences_max - 1)
+    lanes_max = context.sequences_max - 1
+    lanes = lanes_for(speeds.stream_rates, cells_total=context.cells_total, lanes_max=lanes_max)
+    if settings.lanes is not None:
+        lanes = max(1, min(settings.lanes, lanes_max))
+    worker = Worker(
+        context=context,
+        vocabulary=vocabulary,
+        reader=PromptReader(vocabulary, template),
+        compiler=ConstraintCompiler(vocabulary, model.vocab),
+        scheduler=Scheduler(context, _scheduler_config(settings, context, speeds, lanes)),
+        context_tokens=context_tokens,
+        on_ready=on_ready,
+    )
+    return worker, ModelFacts(
+        architecture=file.architecture,
+        family=context.family.value,
+        parameters=model.parameters,
+        vocabulary_size=vocabulary.size,
+        context_tokens=context_tokens,
+        context_trained=model.context_trained,
+        cells=context.cells_total,
+        lanes=lanes,
+        threads=threads_for(settings.threads),
+        embedding_size=model.embedding_size,
+        window=context.window,
+        has_template=template is not None,
+        prefill_rate=speeds.prefill_rate,
+        decode_rate=speeds.stream_rates[1],
+        load_s=time.monotonic() - started,
+    )
+
+
+def threads_for(asked: int | None) -> int:
+    """Compute threads: as asked, else one per core this process may use."""
+    allowed = len(os.sched_getaffinity(0))
+    if asked is not None:
+        return max(1, min(asked, allowed))
+    cores = psutil.cpu_count(logical=False) or allowed
+    return max(1, min(cores, allowed))
+
+
+def kv_bytes(file: ModelFile, cells: int, kv_type: str) -> int:
+    """Estimate of the KV cache's size; 0 when the file does not say enough."""
+
+    def value(key: str) -> Any:
+        return file.metadata.get(f"{file.architecture}.{key}")
+
+    layers, heads, width = value("block_count"), value("attention.head_count"), value("embedding_length")
+    if not (isinstance(layers, int) and isinstance(width, int) and isinstance(heads, (int, list)) and heads):
+        return 0
+    most_heads = max(heads) if isinstance(heads, list) else heads
+    kv_heads = value("attention.head_count_kv") or most_heads
+    total_heads = sum(kv_heads) if isinstance(kv_heads, list) else kv_heads * layers
+    head = width // max(1, most_heads)
+    per_head = (value("attention.key_length") or head) + (value("attention.value_length") or head)
+    return int(total_heads * per_head * cells * KV_BYTES.get(kv_type, 2.0))
+
+
+def _sizes(file: ModelFile, settings: EngineSettings) -> tuple[int, int]:
+    trained = file.metadata.get(f"{file.architecture}.context_length")
+    usual = min(trained, CONTEXT_DEFAULT_MAX) if isinstance(trained, int) and trained > 0 else CONTEXT_DEFAULT_MAX
+    context_tokens = settings.context_tokens or usual
+    cells = max(settings.cells or max(context_tokens, CELLS_DEFAULT), context_tokens)
+    return context_tokens, (cells + 255) // 256 * 256
+
+
+def _check_memory(file: ModelFile, cells: int, settings: EngineSettings) -> None:
+    if settings.gpu_layers:
+        return
+    cache = kv_bytes(file, cells, settings.kv_type)
+    needed = file.bytes_total + cache
+    memory = psutil.virtual_memory()
+    free = memory.available - int(memory.total * MEMORY_SPARE)
+    if needed > free:
+        raise LoadError(
+            f"it needs about {needed / 1e9:.1f} GB ({file.bytes_total / 1e9:.1f} weights, {cache / 1e9:.1f} for "
+            f"{cells} cells) and {max(0, free) / 1e9:.1f} GB are free: fewer cells, a smaller model or kv_type q8_0"
+        )
+
+
+def _open_context(model: LlamaModel, cells: int, settings: EngineSettings) -> LlamaContext:
+    if settings.kv_type not in KV_TYPES:
+        raise LoadError(f"kv_type {settings.kv_type!r} is not one of {', '.join(KV_TYPES)}")
+    sequences = SEQUENCES_MAX_RECURRENT if model.is_recurrent else SEQUENCES_MAX
+    return LlamaContext(
+        model,
+        ContextSettings(
+            cells=cells,
+            sequences_max=sequences,
+            batch_max=min(BATCH_MAX, cells),
+            outputs_max=SEQUENCES_MAX,
+            threads=threads_for(settings.threads),
+            kv_type=settings.kv_type,
+            window_full=settings.window_full,
+        ),
+    )
+
+
+def _template(file: ModelFile, settings: EngineSettings, vocabulary: Vocabulary) -> ChatTemplate | None:
+    source = settings.chat_template or file.chat_template
+    if not source:
+        return None
+    special = vocabulary.special
+    return ChatTemplate(
+        source, bos=vocabulary.text_of(special.bos), eos=vocabulary.text_of(special.eos), markers=vocabulary.markers
+    )
+
+
+def _scheduler_config(settings: EngineSettings, context: LlamaContext, speeds: Speeds, lanes: int) -> SchedulerConfig:
+    affordable = int(speeds.prefill_rate * LONGEST_STEP_S)
+    return SchedulerConfig(
+        lanes=lanes,
+        batch_max=min(context.batch_max, max(BATCH_MIN, affordable)),
+        queue_max=settings.queue_max,
+        prefill_budget_s=settings.prefill_budget_s,
+        host_bytes_max=settings.cache_bytes,
+        prefill_rate=speeds.prefill_rate,
+        decode_rate=speeds.stream_rates[1],
+        pins=context.family is Family.WINDOW and settings.window_full,
+    )

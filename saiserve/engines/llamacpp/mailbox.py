@@ -1,0 +1,62 @@
+"""Messages about one request between the supervisor's reader, which never waits, and a task that may be slow."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+import trio
+
+from saiserve import limits
+from saiserve.engines.engine import HopError
+from saiserve.engines.messages import Accepted, Failed, FailureKind, Progress, Tokens
+
+
+class Mailbox:
+    """A queue whose length is bounded by merging: a late reader gets several tokens in one message."""
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.accepted = False
+        self._messages: deque[msgspec.Struct] = deque()
+        self._broken: HopError | None = None
+        self._arrived = trio.Event()
+
+    def put(self, message: msgspec.Struct) -> None:
+        """Add a message; never waits."""
+        if isinstance(message, Accepted):
+            self.accepted = True
+        full = len(self._messages) >= limits.STREAM_BUFFER_MESSAGES
+        last = self._messages[-1] if self._messages else None
+        if isinstance(message, Progress) and isinstance(last, Progress):
+            self._messages[-1] = message
+        elif full and isinstance(message, Tokens) and isinstance(last, Tokens):
+            self._messages[-1] = merged(last, message)
+        else:
+            self._messages.append(message)
+        self._arrived.set()
+
+    def process_ended(self, kind: FailureKind, detail: str) -> None:
+        """The engine process is gone: an accepted request failed, of any other nobody knows."""
+        if self.accepted:
+            self.put(Failed(self.request_id, kind, detail))
+        else:
+            self._broken = HopError(detail, sent=True)
+            self._arrived.set()
+
+    async def get(self) -> msgspec.Struct:
+        """The next message; waits for it. Raises HopError when there will be none."""
+        while not self._messages:
+            if self._broken is not None:
+                raise self._broken
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+        return self._messages.popleft()
+
+
+def merged(first: Tokens, second: Tokens) -> Tokens:
+    """Two runs of tokens as one."""
+    logprobs = None
+    if first.logprobs is not None and second.logprobs is not None:
+        logprobs = first.logprobs + second.logprobs
+    return Tokens(first.id, first.ids + second.ids, first.data + second.data, logprobs)

@@ -1,0 +1,43 @@
+"""How one model is to be served. Travels to the engine process over its socket, never in arguments or environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CELLS_DEFAULT = 16_384
+"""KV cells of one engine unless set: a few long or many short conversations at once."""
+CONTEXT_DEFAULT_MAX = 8_192
+"""Context of one request unless set, if the model was trained for as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Settings of one engine process; None means measured or taken from the model."""
+
+    model_path: str
+    """A GGUF file."""
+    model_id: str
+    """Catalog id, as in requests."""
+    context_tokens: int | None = None
+    """Longest prompt and answer of one request together."""
+    cells: int | None = None
+    """KV cells shared by all requests; at least `context_tokens`."""
+    lanes: int | None = None
+    """Streams at once; None: measured so that each keeps half of the solo speed."""
+    threads: int | None = None
+    kv_type: str = "f16"
+    """f32, f16, q8_0 or q4_0."""
+    chat_template: str | None = None
+    """Jinja text for files without one, or instead of theirs."""
+    gpu_layers: int = 0
+    mmap: bool = True
+    mlock: bool = False
+    cache_bytes: int = 512 * 1024 * 1024
+    """Host memory for prefixes that are not in the KV cache."""
+    window_full: bool = True
+    """Sliding-window models: keep all cells, so that conversations can branch back; more memory."""
+    niceness: int = 5
+    """Added to the node's, so that its event loop comes first."""
+    queue_max: int = 256
+    prefill_budget_s: float = 0.25
+    """Longest step wanted while streams run."""

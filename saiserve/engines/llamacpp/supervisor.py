@@ -1,0 +1,341 @@
+"""One model as the node sees it: an engine process kept alive, requests carried to it, its ends explained.
+
+A crash, a hang or a damaged file costs the process: requests in it fail with a kind and a sentence, and it is started
+again with growing pauses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+from collections.abc import AsyncIterator
+
+import msgspec
+import trio
+
+from saiserve import limits
+from saiserve.engines.engine import HopError
+from saiserve.engines.frames import FrameError
+from saiserve.engines.llamacpp.child import Child, open_child
+from saiserve.engines.llamacpp.mailbox import Mailbox
+from saiserve.engines.llamacpp.protocol import Configure, FromProcess, Loaded, LoadFailed, Loading, ModelFacts
+from saiserve.engines.llamacpp.settings import EngineSettings
+from saiserve.engines.messages import (
+    Cancel,
+    Count,
+    Counted,
+    Embed,
+    Embedded,
+    EngineReply,
+    FailureKind,
+    Generate,
+    Heartbeat,
+    Load,
+    RefusalReason,
+    Refused,
+    is_terminal,
+)
+
+logger = logging.getLogger("saiserve.engine")
+
+STEADY_S = 60.0
+"""A process that was ready this long starts the next pauses from the beginning."""
+
+
+class EngineLoadError(Exception):
+    """The model cannot be served; one sentence that names the file and the reason."""
+
+
+class EngineState(enum.StrEnum):
+    """Where an engine is in its life."""
+
+    LOADING = "loading"
+    READY = "ready"
+    WAITING = "waiting"
+    """Its process ended; the next one starts after a pause."""
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+REFUSED_WHEN: dict[EngineState, RefusalReason] = {
+    EngineState.LOADING: RefusalReason.LOADING,
+    EngineState.WAITING: RefusalReason.LOADING,
+    EngineState.DRAINING: RefusalReason.DRAINING,
+    EngineState.STOPPED: RefusalReason.NO_MODEL,
+}
+
+
+class LlamaEngine:
+    """One model on this machine; `engines.engine.Engine`. Run `run` in a nursery, or use `open_engine`."""
+
+    def __init__(self, settings: EngineSettings, *, heartbeat_lost_s: float = limits.HEARTBEAT_LOST_S) -> None:
+        self.settings = settings
+        self.facts: ModelFacts | None = None
+        """What loading found out; kept over restarts."""
+        self.state = EngineState.LOADING
+        self.detail = ""
+        """Why it is not ready, for operators."""
+        self.loaded_fraction = 0.0
+        self.counters: dict[str, float] = {}
+        """The process's running totals, as of its last report; they begin at 0 with each process."""
+        self.crashes = 0
+        """Processes that ended on their own since `run` began."""
+        self._heartbeat_lost_s = heartbeat_lost_s
+        self._load = Load()
+        self._child: Child | None = None
+        self._open: dict[str, Mailbox] = {}
+        self._load_failed: str | None = None
+        self._ready = trio.Event()
+        self._emptied = trio.Event()
+        self._told = False
+
+    @property
+    def model(self) -> str:
+        """Catalog id of the model."""
+        return self.settings.model_id
+
+    @property
+    def load(self) -> Load:
+        """The engine's last own report; nothing while it is not ready."""
+        return self._load if self.state in {EngineState.READY, EngineState.DRAINING} else Load()
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id, None between lives."""
+        return self._child.pid if self._child is not None else None
+
+    @property
+    def running(self) -> int:
+        """Requests in the process."""
+        return len(self._open)
+
+    # Life
+
+    async def run(self, *, task_status: trio.TaskStatus[LlamaEngine] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep a process alive until cancelled; started once the model is ready.
+
+        Raises:
+            EngineLoadError: the model could not be loaded the first time.
+        """
+        pause_s = limits.ENGINE_RESTART_FIRST_S
+        try:
+            while True:
+                began_at = trio.current_time()
+                await self._live(task_status)
+                if not self._told:
+                    raise EngineLoadError(self._load_sentence())
+                if trio.current_time() - began_at > STEADY_S:
+                    pause_s = limits.ENGINE_RESTART_FIRST_S
+                await trio.sleep(pause_s)
+                pause_s = min(2 * pause_s, limits.ENGINE_RESTART_MAX_S)
+        finally:
+            self._stop()
+
+    async def _live(self, task_status: trio.TaskStatus[LlamaEngine]) -> None:
+        """One process from start to end."""
+        async with open_child(self.model) as child:
+            self._begin(child)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._announce, task_status)
+                kind = await child.run(self._receive, self._heartbeat_lost_s)
+                nursery.cancel_scope.cancel()
+            how = await child.ended()
+        self._end_life(kind, self._load_failed or how)
+
+    async def _announce(self, task_status: trio.TaskStatus[LlamaEngine]) -> None:
+        await self._ready.wait()
+        if not self._told:
+            self._told = True
+            task_status.started(self)
+
+    def _begin(self, child: Child) -> None:
+        self._child = child
+        self._ready = trio.Event()
+        self._load_failed = None
+        self._load = Load()
+        self.state, self.detail, self.loaded_fraction = EngineState.LOADING, "loading the model", 0.0
+        child.send(Configure(self.settings))
+
+    def _end_life(self, kind: FailureKind, how: str) -> None:
+        self.crashes += 1
+        self.state, self.detail = EngineState.WAITING, how
+        self._child = None
+        words = f"{how} without a sign of life" if kind is FailureKind.HANG else how
+        logger.error("engine %s: %s; %d requests were in it", self.model, words, len(self._open))
+        for mailbox in list(self._open.values()):
+            mailbox.process_ended(kind, words)
+        self._forget_all()
+
+    def _load_sentence(self) -> str:
+        if self._load_failed is not None:
+            return self._load_failed
+        return f"{self.settings.model_path} cannot be served: {self.detail} while loading"
+
+    def _stop(self) -> None:
+        self.state, self.detail = EngineState.STOPPED, "the engine was stopped"
+        self._child = None
+        for mailbox in list(self._open.values()):
+            mailbox.process_ended(FailureKind.UNLOADED, "the model was unloaded")
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._open.clear()
+        self._emptied.set()
+
+    async def drain(self, timeout_s: float = limits.DRAIN_S) -> bool:
+        """Take no new requests and wait for those running; False when some are left after `timeout_s`."""
+        if self.state is EngineState.READY:
+            self.state, self.detail = EngineState.DRAINING, "the engine is draining"
+        with trio.move_on_after(timeout_s):
+            while self._open:
+                self._emptied = trio.Event()
+                await self._emptied.wait()
+        return not self._open
+
+    def _receive(self, message: FromProcess) -> None:
+        match message:
+            case Heartbeat():
+                self._load = message.load
+                self.counters = {**message.counters, "steps": float(message.steps)}
+            case Loading():
+                self.loaded_fraction = message.fraction
+            case Loaded():
+                self.facts = message.facts
+                self.state, self.detail = EngineState.READY, ""
+                self._ready.set()
+            case LoadFailed():
+                self._load_failed = message.detail
+            case _:
+                self._deliver(message)
+
+    def _deliver(self, message: EngineReply | Counted | Embedded) -> None:
+        mailbox = self._open.get(message.id)
+        if mailbox is None:
+            return
+        mailbox.put(message)
+        load = getattr(message, "load", None)
+        if load is not None:
+            self._load = load
+        if isinstance(message, (Counted, Embedded)) or is_terminal(message):
+            self._close(message.id)
+
+    # Requests
+
+    def generate(self, request: Generate) -> contextlib.AbstractAsyncContextManager[AsyncIterator[EngineReply]]:
+        """Start one answer; see `engines.engine.Engine`."""
+        return self._generate(request)
+
+    @contextlib.asynccontextmanager
+    async def _generate(self, request: Generate) -> AsyncIterator[AsyncIterator[EngineReply]]:
+        mailbox = self._submit(request)
+        try:
+            yield _Replies(mailbox)
+        finally:
+            self._abandon(mailbox)
+
+    async def count(self, request: Count) -> Counted | Refused:
+        """Count a prompt's tokens. Raises HopError when the process ends meanwhile."""
+        answer = await self._ask(request)
+        assert isinstance(answer, (Counted, Refused))
+        return answer
+
+    async def embed(self, request: Embed) -> Embedded | Refused:
+        """Compute vectors. Raises HopError when the process ends meanwhile."""
+        answer = await self._ask(request)
+        assert isinstance(answer, (Embedded, Refused))
+        return answer
+
+    async def _ask(self, request: Count | Embed) -> msgspec.Struct:
+        mailbox = self._submit(request)
+        try:
+            return await mailbox.get()
+        finally:
+            self._abandon(mailbox)
+
+    def _submit(self, request: Generate | Count | Embed) -> Mailbox:
+        mailbox = Mailbox(request.id)
+        reason = REFUSED_WHEN.get(self.state)
+        if reason is not None or self._child is None:
+            mailbox.put(
+                Refused(
+                    request.id,
+                    reason or RefusalReason.LOADING,
+                    self.detail,
+                    self.load,
+                    retry_after_s=limits.ENGINE_RESTART_FIRST_S,
+                )
+            )
+        elif request.id in self._open:
+            mailbox.put(Refused(request.id, RefusalReason.BAD_REQUEST, "this id is in use", self.load))
+        else:
+            self._hand_over(request, self._child, mailbox)
+        return mailbox
+
+    def _hand_over(self, request: Generate | Count | Embed, child: Child, mailbox: Mailbox) -> None:
+        try:
+            sent = child.send(request)
+        except FrameError as error:
+            mailbox.put(Refused(request.id, RefusalReason.BAD_REQUEST, str(error), self.load))
+            return
+        if sent:
+            self._open[request.id] = mailbox
+        else:
+            mailbox.put(
+                Refused(
+                    request.id, RefusalReason.BUSY, "the engine is behind with reading", self.load, retry_after_s=1.0
+                )
+            )
+
+    def _abandon(self, mailbox: Mailbox) -> None:
+        if self._open.get(mailbox.request_id) is mailbox:
+            self._close(mailbox.request_id)
+            if self._child is not None:
+                self._child.send(Cancel(mailbox.request_id))
+
+    def _close(self, request_id: str) -> None:
+        self._open.pop(request_id, None)
+        if not self._open:
+            self._emptied.set()
+
+
+class _Replies:
+    """The messages of one answer, up to the terminal one."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._over = False
+
+    def __aiter__(self) -> _Replies:
+        return self
+
+    async def __anext__(self) -> EngineReply:
+        if self._over:
+            raise StopAsyncIteration
+        message: EngineReply = await self._mailbox.get()  # type: ignore[assignment]
+        self._over = is_terminal(message)
+        return message
+
+
+@contextlib.asynccontextmanager
+async def open_engine(settings: EngineSettings) -> AsyncIterator[LlamaEngine]:
+    """A ready engine; leaving ends its process.
+
+    Raises:
+        EngineLoadError: the model cannot be served.
+    """
+    failure: EngineLoadError | None = None
+    async with trio.open_nursery() as nursery:
+        engine = LlamaEngine(settings)
+        try:
+            await nursery.start(engine.run)
+        except EngineLoadError as error:
+            failure = error
+        else:
+            yield engine
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+__all__ = ["EngineLoadError", "EngineSettings", "EngineState", "HopError", "LlamaEngine", "open_engine"]

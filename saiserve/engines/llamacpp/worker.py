@@ -1,0 +1,405 @@
+"""The engine's inner loop without its socket: messages in, messages out, one step at a time.
+
+The order of a step is scheduler.py's. Nothing here waits except `llama_decode`; constraints compile on a thread and
+join when they are ready.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import msgspec
+
+from saiserve import limits
+from saiserve.engines.llamacpp.answer import NS, Answer, Clock
+from saiserve.engines.llamacpp.binding import LlamaContext
+from saiserve.engines.llamacpp.constraint import ConstraintBroken, ConstraintCompiler, ConstraintError, Matcher
+from saiserve.engines.llamacpp.embedding import INPUTS_MAX, POOLINGS, QUEUE_MAX, EmbeddingQueue
+from saiserve.engines.llamacpp.job import Broken, Job, Notice, OutOfRoom, Started, Step
+from saiserve.engines.llamacpp.job import Progress as Prefilled
+from saiserve.engines.llamacpp.kv import DecodeOutcome
+from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, PromptTokens
+from saiserve.engines.llamacpp.sampler import Sampler, SamplingError, sampling_fault
+from saiserve.engines.llamacpp.scheduler import Scheduler
+from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.messages import (
+    Accepted,
+    Cancel,
+    Count,
+    Counted,
+    Embed,
+    Failed,
+    FailureKind,
+    FinishReason,
+    Generate,
+    Heartbeat,
+    Progress,
+    RefusalReason,
+    Refused,
+    Tokens,
+)
+
+REPORT_S = 0.1
+"""Time between full reports of load and counters while steps run."""
+SIGN_OF_LIFE_S = 2.0
+"""An answer that waits or prefills is heard of at least this often."""
+
+COMPILING_MAX = 64
+"""Requests whose constraints wait to be compiled; the next is refused."""
+
+
+@dataclass(slots=True)
+class Shares:
+    """Where the time of steps went, in nanoseconds since the start."""
+
+    steps: int = 0
+    step_ns: int = 0
+    decode_ns: int = 0
+    sampling_ns: int = 0
+
+
+class Worker:
+    """All answers of one model."""
+
+    def __init__(
+        self,
+        *,
+        context: LlamaContext,
+        vocabulary: Vocabulary,
+        reader: PromptReader,
+        compiler: ConstraintCompiler,
+        scheduler: Scheduler,
+        context_tokens: int,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_ready` is called from another thread when a constraint has compiled: `step` has work then."""
+        self._context = context
+        self._vocabulary = vocabulary
+        self._reader = reader
+        self._compiler = compiler
+        self._scheduler = scheduler
+        self._context_tokens = context_tokens
+        self._on_ready = on_ready
+        self._answers: dict[str, Answer] = {}
+        self._compiling: dict[str, tuple[Generate, PromptTokens, Future[Matcher]]] = {}
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="constraint")
+        self._embeddings = EmbeddingQueue(context)
+        self._out: list[msgspec.Struct] = []
+        self._shares = Shares()
+        self._reported_at = 0
+        self._signed_at = 0
+
+    def take_messages(self) -> list[msgspec.Struct]:
+        """Messages to send, in order; each is given once."""
+        messages, self._out = self._out, []
+        return messages
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` may have something to compute now."""
+        return bool(self._answers or len(self._embeddings) or any(job[2].done() for job in self._compiling.values()))
+
+    # Messages
+
+    def handle(self, message: Generate | Cancel | Count | Embed, now: int) -> None:
+        """Take one message from the node."""
+        match message:
+            case Generate():
+                self._generate(message, now)
+            case Cancel():
+                self._cancel(message.id, now)
+            case Count():
+                self._count(message)
+            case Embed():
+                self._embed(message)
+
+    def _generate(self, request: Generate, now: int) -> None:
+        try:
+            if request.id in self._answers or request.id in self._compiling:
+                raise PromptRefusal(RefusalReason.BAD_REQUEST, f"a request with id {request.id} is running")  # noqa: TRY301
+            fault = sampling_fault(request.sampling, self._vocabulary.size)
+            if fault is not None:
+                raise PromptRefusal(RefusalReason.BAD_REQUEST, fault)  # noqa: TRY301
+            for token in request.resume_tokens:
+                if not 0 <= token < self._vocabulary.size:
+                    raise PromptRefusal(RefusalReason.BAD_REQUEST, f"resume token {token} is unknown")  # noqa: TRY301
+            prompt = self._reader.read(request.prompt)
+        except PromptRefusal as refusal:
+            self._refuse(request.id, refusal.reason, str(refusal))
+            return
+        if len(prompt.ids) >= self._context_tokens:
+            self._refuse(
+                request.id,
+                RefusalReason.TOO_LONG,
+                f"the prompt has {len(prompt.ids)} tokens; the context holds {self._context_tokens}",
+                prompt_tokens=len(prompt.ids),
+            )
+            return
+        if request.constraint is None:
+            self._admit(request, prompt, None, now)
+            return
+        if len(self._compiling) >= COMPILING_MAX:
+            self._refuse(request.id, RefusalReason.BUSY, "too many constraints are compiling", retry_after_s=1.0)
+            return
+        future = self._pool.submit(self._compiler.compile, request.constraint, request.resume_tokens)
+        self._compiling[request.id] = (request, prompt, future)
+        future.add_done_callback(lambda _done: self._on_ready())
+
+    def _join_compiled(self, now: int) -> None:
+        for request_id in [one for one, (_, _, future) in self._compiling.items() if future.done()]:
+            request, prompt, future = self._compiling.pop(request_id)
+            try:
+                matcher = future.result()
+            except ConstraintError as error:
+                detail = f"the {request.constraint.kind if request.constraint else ''} cannot be enforced: {error}"
+                self._refuse(request_id, RefusalReason.BAD_SCHEMA, detail)
+            else:
+                self._admit(request, prompt, matcher, now)
+
+    def _admit(self, request: Generate, prompt: PromptTokens, matcher: Matcher | None, now: int) -> None:
+        room = self._context_tokens - len(prompt.ids)
+        most = room if request.max_tokens is None else max(0, min(request.max_tokens, room))
+        answer = Answer(
+            request=request,
+            prompt=prompt,
+            sampler=Sampler(request.sampling, self._vocabulary, prompt.ids, request.resume_tokens),
+            matcher=matcher,
+            max_tokens=most,
+            clock=Clock(submitted_at=now, told_at=now),
+        )
+        answer.resume(self._vocabulary)
+        job = Job(
+            id=request.id,
+            tokens=prompt.ids + request.resume_tokens,
+            prompt_tokens=len(prompt.ids),
+            max_tokens=max(1, most - answer.count),
+            priority=max(-100, min(100, request.priority)),
+            isolation=request.isolation,
+            boundaries=prompt.boundaries,
+        )
+        cached = self._scheduler.cached_tokens(job)
+        if answer.end is None:
+            try:
+                refusal = self._scheduler.submit(now, job)
+            except ValueError as error:
+                self._refuse(request.id, RefusalReason.TOO_LONG, str(error), prompt_tokens=len(prompt.ids))
+                return
+            if refusal is not None:
+                self._refuse(request.id, RefusalReason.BUSY, "the queue is full", retry_after_s=refusal.wait_s)
+                return
+        answer.cached_tokens = cached
+        self._send(Accepted(request.id, len(prompt.ids), cached, self._scheduler.load(), most))
+        if answer.end is None:
+            self._answers[request.id] = answer
+        else:
+            self._send(answer.finished(now, self._scheduler.load()))
+
+    def _cancel(self, request_id: str, now: int) -> None:
+        if self._answers.pop(request_id, None) is not None:
+            self._scheduler.cancel(now, request_id)
+        compiling = self._compiling.pop(request_id, None)
+        if compiling is not None:
+            compiling[2].cancel()
+        self._embeddings.cancel(request_id)
+
+    def _count(self, request: Count) -> None:
+        try:
+            prompt = self._reader.read(request.prompt)
+        except PromptRefusal as refusal:
+            self._refuse(request.id, refusal.reason, str(refusal))
+            return
+        spelling = self._vocabulary.spelling
+        self._send(
+            Counted(
+                request.id,
+                len(prompt.ids),
+                text=prompt.text if request.want_text else None,
+                ids=prompt.ids if request.want_tokens else None,
+                pieces=tuple(map(spelling, prompt.ids)) if request.want_tokens else None,
+            )
+        )
+
+    def _embed(self, request: Embed) -> None:
+        fault = None
+        if request.pooling not in POOLINGS:
+            fault = f"pooling {request.pooling!r} is not one of {', '.join(POOLINGS)}"
+        elif not 0 < len(request.inputs) <= INPUTS_MAX:
+            fault = f"{len(request.inputs)} inputs; 1 to {INPUTS_MAX} are possible"
+        if fault is not None:
+            self._refuse(request.id, RefusalReason.BAD_REQUEST, fault)
+            return
+        if len(self._embeddings) >= QUEUE_MAX:
+            self._refuse(request.id, RefusalReason.BUSY, "the embedding queue is full", retry_after_s=1.0)
+            return
+        size = self._vocabulary.size
+        inputs: list[tuple[int, ...]] = []
+        for one in request.inputs:
+            ids = tuple(self._vocabulary.tokenise(one, special=False, add_ends=True) if isinstance(one, str) else one)
+            if not ids or not all(0 <= token < size for token in ids):
+                self._refuse(request.id, RefusalReason.BAD_REQUEST, "an input is empty or has unknown tokens")
+                return
+            if len(ids) > self._context_tokens:
+                self._refuse(
+                    request.id,
+                    RefusalReason.TOO_LONG,
+                    f"an input has {len(ids)} tokens; the context holds {self._context_tokens}",
+                    prompt_tokens=len(ids),
+                )
+                return
+            inputs.append(ids)
+        self._embeddings.add(request, inputs)
+
+    # Steps
+
+    def step(self, now: int) -> bool:
+        """Compute one batch if there is one; False when there was nothing to do."""
+        started = time.perf_counter_ns()
+        self._join_compiled(now)
+        plan = self._scheduler.plan(now)
+        self._notify(self._scheduler.notices(), now)
+        if plan is None:
+            return self._embed_next(now)
+        decode_started = time.perf_counter_ns()
+        outcome = self._context.decode(plan.rows)
+        decode_ns = time.perf_counter_ns() - decode_started
+        now += time.perf_counter_ns() - started
+        self._notify(self._scheduler.completed(now, plan, outcome, decode_ns), now)
+        sampling_started = time.perf_counter_ns()
+        if outcome is DecodeOutcome.DONE:
+            self._sample(plan, now)
+        self._embed_next(now)
+        ended = time.perf_counter_ns()
+        shares = self._shares
+        shares.steps += 1
+        shares.decode_ns += decode_ns
+        shares.sampling_ns += ended - sampling_started
+        shares.step_ns += ended - started
+        self.report(now)
+        return True
+
+    def _sample(self, plan: Step, now: int) -> None:
+        for sample in plan.samples:
+            answer = self._answers.get(sample.job_id)
+            if answer is None or not self._scheduler.wants(sample.job_id):
+                continue
+            try:
+                drawn = answer.draw(self._context.logits(sample.row), sample.position)
+                if answer.clock.first_token_at == 0:
+                    answer.clock.first_token_at = now
+                if drawn.token in self._vocabulary.end_tokens:
+                    answer.end = FinishReason.STOP
+                else:
+                    piece = self._vocabulary.piece(drawn.token)
+                    answer.take(drawn.token, piece)
+                    logprobs = None if drawn.logprob is None else (drawn.logprob,)
+                    self._send(Tokens(sample.job_id, (drawn.token,), piece, logprobs))
+            except (SamplingError, ConstraintBroken) as error:
+                self._fail(sample.job_id, str(error), now)
+                continue
+            if answer.end is None:
+                self._scheduler.sampled(now, sample.job_id, drawn.token)
+            else:
+                self._scheduler.finish(now, sample.job_id)
+                self._end(answer, now)
+
+    def _embed_next(self, now: int) -> bool:
+        cells = self._embeddings.next_tokens()
+        if cells == 0:
+            return False
+        sequence = self._scheduler.embedding_turn(now, cells)
+        if sequence is None:
+            return False
+        started = time.perf_counter_ns()
+        answer = self._embeddings.run(sequence)
+        elapsed = time.perf_counter_ns() - started
+        self._scheduler.embedding_done(now + elapsed, elapsed)
+        if answer is not None:
+            self._send(answer)
+        return True
+
+    def _notify(self, notices: Iterable[Notice], now: int) -> None:
+        for notice in notices:
+            answer = self._answers.get(notice.job_id)
+            if answer is None:
+                continue
+            match notice:
+                case Started(again=False):
+                    answer.clock.started_at = now
+                    answer.cached_tokens = notice.cached_tokens
+                    answer.prefilled = notice.cached_tokens
+                case Prefilled():
+                    answer.prefilled = notice.prefilled
+                    self._tell(answer, now)
+                case OutOfRoom():
+                    answer.end = FinishReason.LENGTH
+                    self._end(answer, now)
+                case Broken():
+                    self._fail(notice.job_id, "the model refused to compute this request's tokens", now)
+                case _:
+                    pass
+
+    # Replies
+
+    def report(self, now: int) -> None:
+        """A heartbeat, and signs of life for answers that wait; at most every `REPORT_S`."""
+        if now - self._reported_at < REPORT_S * NS:
+            return
+        self._reported_at = now
+        self._send(Heartbeat(self._scheduler.load(), self._shares.steps, self._counters()))
+        if now - self._signed_at >= SIGN_OF_LIFE_S * NS:
+            self._signed_at = now
+            for answer in self._answers.values():
+                if now - answer.clock.told_at >= SIGN_OF_LIFE_S * NS and answer.clock.first_token_at == 0:
+                    self._tell(answer, now)
+
+    def _counters(self) -> dict[str, float]:
+        shares = self._shares
+        return {
+            **self._scheduler.counters(),
+            "steps": float(shares.steps),
+            "step_s": shares.step_ns / NS,
+            "decode_s": shares.decode_ns / NS,
+            "sampling_s": shares.sampling_ns / NS,
+            "embeddings_waiting": float(len(self._embeddings)),
+        }
+
+    def _tell(self, answer: Answer, now: int) -> None:
+        answer.clock.told_at = now
+        self._send(Progress(answer.request.id, answer.prefilled))
+
+    def _end(self, answer: Answer, now: int) -> None:
+        self._answers.pop(answer.request.id, None)
+        self._send(answer.finished(now, self._scheduler.load()))
+
+    def _fail(self, request_id: str, detail: str, now: int) -> None:
+        self._answers.pop(request_id, None)
+        self._scheduler.cancel(now, request_id)
+        self._send(Failed(request_id, FailureKind.INTERNAL, detail))
+
+    def _refuse(
+        self,
+        request_id: str,
+        reason: RefusalReason,
+        detail: str,
+        *,
+        prompt_tokens: int = 0,
+        retry_after_s: float = 0.0,
+    ) -> None:
+        load = self._scheduler.load()
+        self._send(
+            Refused(
+                request_id,
+                reason,
+                detail,
+                load,
+                prompt_tokens,
+                self._context_tokens,
+                min(retry_after_s, limits.QUEUE_S),
+            )
+        )
+
+    def _send(self, message: msgspec.Struct) -> None:
+        self._out.append(message)
