@@ -1,0 +1,108 @@
+"""The node's one port: other nodes first, then operators and clients, on hypercorn's trio worker.
+
+Requests of other nodes (`/cluster/swim`, `/cluster/generate`, …) are answered ahead of the application, so that a busy
+API never makes this node look dead.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import hypercorn.config
+import hypercorn.trio
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from saiserve.api.context import Api
+from saiserve.app import AsgiApp, create_app
+from saiserve.auth import Auth
+from saiserve.errors import SettingsError
+from saiserve.metering.metrics import CONTENT_TYPE, NodeMetrics, Tally
+from saiserve.node import Node
+from saiserve.node_service import NodeService
+from swimcluster.address import Address
+
+KEEP_ALIVE_S: Final = 75.0
+"""Idle connections of clients and nodes are closed after this."""
+BACKLOG: Final = 1024
+
+
+@dataclass(slots=True)
+class HttpServer:
+    """The running server. `stop` refuses new connections and waits for those that are answering."""
+
+    stopping: trio.Event
+    stopped: trio.Event
+
+    async def stop(self) -> None:
+        """Stop; returns when the last answer ended, or after the node's DRAIN_S."""
+        self.stopping.set()
+        await self.stopped.wait()
+
+
+async def run_http(node: Node, *, task_status: trio.TaskStatus[HttpServer] = trio.TASK_STATUS_IGNORED) -> None:
+    """Serve until stopped; started once the port is open.
+
+    Raises:
+        SettingsError: the port cannot be had.
+    """
+    server = HttpServer(trio.Event(), trio.Event())
+    try:
+        async with trio.open_nursery() as nursery:
+            serve = partial(
+                hypercorn.trio.serve,
+                build_app(node),
+                _hypercorn_config(node),
+                shutdown_trigger=server.stopping.wait,
+                mode="asgi",
+            )
+            try:
+                await nursery.start(serve)
+            except OSError as error:
+                raise _port_error(node, error) from error
+            task_status.started(server)
+    finally:
+        server.stopped.set()
+
+
+def build_app(node: Node) -> AsgiApp:
+    """All that this node answers on its port."""
+    settings = node.settings
+    tally = Tally.empty()
+    metrics = NodeMetrics(node, tally)
+    service = NodeService(node, tally, started_at=int(time.time()))
+
+    async def show_metrics(_request: Request) -> Response:
+        return Response(metrics.render(), media_type=CONTENT_TYPE)
+
+    auth = Auth(settings.api_keys, tuple(secret.encode() for secret in settings.cluster_secrets))
+    return create_app(Api(service), auth, extra_routes=[Route("/metrics", show_metrics, methods=["GET"])])
+
+
+def _hypercorn_config(node: Node) -> hypercorn.config.Config:
+    config = hypercorn.config.Config()
+    config.bind = [str(Address(node.settings.host, node.settings.port))]
+    config.graceful_timeout = node.settings.drain_s
+    config.keep_alive_timeout = KEEP_ALIVE_S
+    config.backlog = BACKLOG
+    config.include_server_header = False
+    config.accesslog = None
+    config.errorlog = logging.getLogger("hypercorn.error")
+    config.loglevel = "WARNING"
+    return config
+
+
+def _port_error(node: Node, error: OSError) -> SettingsError:
+    where = f"{node.settings.host} port {node.settings.port}"
+    if error.errno == errno.EADDRINUSE:
+        return SettingsError(f"{where} is in use by another program: set PORT, or end the other")
+    if error.errno == errno.EACCES:
+        return SettingsError(f"{where} needs more rights: set PORT to one above 1023")
+    return SettingsError(f"cannot listen on {where}: {error.strerror}; check HOST and PORT")

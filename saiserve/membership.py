@@ -1,0 +1,113 @@
+"""This node's life as a member: joins, watches who is there, says what it can do, leaves."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import trio
+from blake3 import blake3
+
+from saiserve.config import Settings
+from saiserve.fleet.facts import encode_metadata
+from saiserve.node import Node
+from swimcluster.cluster import Cluster, open_cluster
+from swimcluster.config import Config
+from swimcluster.events import (
+    Event,
+    JoinAttemptFailed,
+    Joined,
+    MemberDied,
+    MemberJoined,
+    MemberLeft,
+    MemberMoved,
+    MemberRestarted,
+    MemberSuspected,
+)
+from swimcluster.transport import Transport
+
+log = logging.getLogger(__name__)
+
+GOSSIP_OVER_HTTP_S: Final = 0.5
+"""Gossip tick over the HTTP port; each tick is a few requests, so it is slower than over datagrams."""
+REFRESH_S: Final = 1.0
+"""Ages and round-trip times move without events, so the view is also read this often."""
+
+_TOLD: Final[dict[type, str]] = {
+    MemberJoined: "joined",
+    MemberSuspected: "is suspected",
+    MemberDied: "is dead",
+    MemberLeft: "left",
+    MemberMoved: "moved",
+    MemberRestarted: "restarted",
+}
+
+
+def membership_config(settings: Settings) -> Config:
+    """The membership settings that follow from a node's.
+
+    Raises:
+        ConfigError: they do not fit each other.
+    """
+    over_http = settings.cluster_transport == "tcp"
+    return Config.lan(
+        name=settings.node_name,
+        advertise=settings.cluster_advertise,
+        seeds=settings.cluster_seeds,
+        keys=[membership_key(secret) for secret in settings.cluster_secrets],
+        cluster=settings.cluster_name,
+        state_dir=settings.state_dir,
+        **({"gossip_interval_s": GOSSIP_OVER_HTTP_S} if over_http else {}),
+    )
+
+
+def membership_key(secret: str) -> bytes:
+    """The key that membership packets are signed with, derived from a cluster secret."""
+    return blake3(secret.encode(), derive_key_context="saiserve 2026 membership").digest()
+
+
+async def run_membership(
+    node: Node, transport: Transport | None, *, task_status: trio.TaskStatus[Cluster] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Be a member until cancelled; started once the first seed answered or the wait for it is over.
+
+    Raises:
+        NameInUseError: a live member holds this node's name.
+        ConfigError: the settings do not fit each other.
+    """
+    config = membership_config(node.settings)
+    async with open_cluster(config, transport=transport, metadata=encode_metadata(node.facts)) as cluster:
+        node.cluster = cluster
+        node.publish()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_watch, node, cluster)
+                nursery.start_soon(_refresh, node, cluster)
+                task_status.started(cluster)
+        finally:
+            node.cluster = None
+
+
+async def _watch(node: Node, cluster: Cluster) -> None:
+    async with cluster.subscribe() as events:
+        async for event in events:
+            node.take_members(cluster.members, cluster.departed)
+            _tell(node, event)
+
+
+async def _refresh(node: Node, cluster: Cluster) -> None:
+    while True:
+        node.take_members(cluster.members, cluster.departed)
+        await trio.sleep(REFRESH_S)
+
+
+def _tell(node: Node, event: Event) -> None:
+    words = _TOLD.get(type(event))
+    member = getattr(event, "member", None)
+    if words is not None and member is not None and member.name != node.settings.node_name:
+        log.info("member %s at %s %s", member.name, member.address, words)
+    elif isinstance(event, Joined):
+        log.info("joined the cluster %r through %s", node.settings.cluster_name, event.seed)
+    elif isinstance(event, JoinAttemptFailed):
+        seeds = ", ".join(map(str, event.seeds))
+        log.warning("no seed answers (%s); serving alone, next try in %.0f s", seeds, event.retry_in_s)

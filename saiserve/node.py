@@ -1,0 +1,203 @@
+"""One node: its models, its view of the fleet, its dispatcher and its place in the cluster, tied together.
+
+Facts flow one way: residents and host readings make this node's facts and vitals, membership carries them, the fleet
+view collects everybody's, routing reads the view. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import trio
+from blake3 import blake3
+
+from saiserve.chat.request import GenerationRequest
+from saiserve.config import Settings
+from saiserve.dispatch.choice import clock_ns
+from saiserve.dispatch.dispatcher import Dispatcher
+from saiserve.dispatch.suspects import Suspects
+from saiserve.engines.engine import Engine
+from saiserve.fleet.facts import NodeFacts, NodeVitals, SlotVitals, encode_metadata, encode_vitals
+from saiserve.fleet.news import News
+from saiserve.fleet.view import FleetView
+from saiserve.host import HostMeter, LoopLag
+from saiserve.models.catalog import Catalog, CatalogEntry
+from saiserve.models.store import store_from
+from saiserve.residents import Residents
+from saiserve.routing.candidate import Candidate, Placement, RoutingRequest
+from saiserve.routing.chain import Strategy, decide
+from saiserve.routing.decision import Decision
+from saiserve.routing.describe import describe
+from swimcluster.address import Address
+from swimcluster.cluster import Cluster
+from swimcluster.member import Member
+
+log = logging.getLogger(__name__)
+
+VITALS_S: Final = 1.0
+"""How often this node's load is told; the protocol carries at most one value per probe interval."""
+LOCAL_LOAD_S: Final = 0.1
+"""How often the own engines' load is read for own decisions."""
+
+PeerEngine = Callable[[Member, str, str], Engine]
+"""Makes the engine behind a peer: (member, model, name of the client key)."""
+
+
+def mark_salt(settings: Settings) -> bytes:
+    """The salt of prefix marks: equal on all nodes, and not a key that rotates."""
+    return blake3(settings.cluster_name.encode(), derive_key_context="saiserve 2026 prefix marks").digest()
+
+
+@dataclass
+class Node:
+    """Build one, then `run` it. Everything public may be read by handlers at any time."""
+
+    settings: Settings
+    catalog: Catalog
+    entries: Sequence[CatalogEntry]
+    chain: Sequence[Strategy]
+    host: HostMeter = field(default_factory=HostMeter)
+    lag: LoopLag = field(default_factory=LoopLag)
+    draining: bool = False
+    cluster: Cluster | None = None
+    peer_engine: PeerEngine | None = None
+
+    def __post_init__(self) -> None:
+        self.suspects = Suspects()
+        self.view = FleetView(self.settings.node_name)
+        self.salt = mark_salt(self.settings)
+        self.news = News(self.view, clock_ns, self._describe)
+        self.residents = Residents(self.settings, self.entries, store_from(self.settings), self.suspects, self.publish)
+        self.dispatcher = Dispatcher(route=self.route, places=self.place, news=self.news, suspects=self.suspects)
+        self._members: dict[str, Member] = {}
+        self._facts_version = 0
+        self._vitals_counter = 0
+        self.publish()
+
+    # Deciding where
+
+    async def route(self, request: GenerationRequest) -> Decision:
+        """Decide from what is known now; see `saiserve.dispatch.ports.Route`."""
+        return self.decide(self.news.describe(request))
+
+    def decide(self, request: RoutingRequest) -> Decision:
+        """Run this node's chain over the fleet as it is seen now."""
+        self._read_own_load()
+        return decide(self.chain, self.view.candidates(clock_ns(), request), request)
+
+    def place(self, candidate: Candidate, request: GenerationRequest) -> Engine | None:
+        """The engine behind a candidate; see `saiserve.dispatch.ports.Places`."""
+        return self.place_named(candidate, request.key_name)
+
+    def place_named(self, candidate: Candidate, key_name: str) -> Engine | None:
+        """The engine behind a candidate, for a request made with the client key of this name."""
+        if candidate.placement is Placement.LOCAL:
+            return self.residents.engine(candidate.model)
+        member = self._members.get(candidate.node)
+        if member is None or self.peer_engine is None:
+            return None
+        return self.peer_engine(member, candidate.model, key_name)
+
+    def _describe(self, request: GenerationRequest) -> RoutingRequest:
+        return describe(request, self.salt, model=self.catalog.resolve(request.model))
+
+    # Telling and being told
+
+    @property
+    def facts(self) -> NodeFacts:
+        """This node's facts, whole."""
+        models = self.residents.facts()
+        return NodeFacts(
+            version=self._facts_version,
+            advertise=str(self.settings.cluster_advertise or Address(self.settings.host, self.settings.port)),
+            lanes=max(1, sum(model.lanes for model in models)),
+            key_ids=self.cluster.keyring.ids if self.cluster is not None else (),
+            draining=self.draining,
+            no_engine=not models,
+            models=models,
+        )
+
+    def publish(self) -> None:
+        """Tell the view and the cluster what this node has to say of itself; call after every change of it."""
+        self._facts_version += 1
+        self.view.update_local(clock_ns() if _in_trio() else 0, self.facts)
+        if self.cluster is not None:
+            self.cluster.set_metadata(encode_metadata(self.facts))
+        if _in_trio():
+            self.news.changed_now()
+
+    def take_members(self, live: Sequence[Member], departed: Sequence[Member]) -> None:
+        """Take the cluster's members as they are now."""
+        self._members = {member.name: member for member in live}
+        self.view.update_members(clock_ns(), (*live, *departed))
+        self.news.changed_now()
+
+    def start_draining(self) -> None:
+        """Take no new requests from now on; say so."""
+        self.draining = True
+        self.publish()
+
+    async def run_vitals(self) -> None:
+        """Read load and host for ever, for the own view and for the others."""
+        while True:
+            vitals = self._vitals()
+            self.view.update_local(clock_ns(), self.facts, vitals)
+            if self.cluster is not None:
+                self.cluster.set_vitals(encode_vitals(vitals))
+            await trio.sleep(VITALS_S)
+
+    async def run_load(self) -> None:
+        """Keep the own engines' load fresh for ever, and wake those that wait for a lane when it falls."""
+        before: dict[str, int] = {}
+        while True:
+            self._read_own_load()
+            free = {model: load.lanes - load.busy - load.queued for model, load in self.residents.loads().items()}
+            if any(count > before.get(model, 0) for model, count in free.items()):
+                self.news.changed_now()
+            before = free
+            await trio.sleep(LOCAL_LOAD_S)
+
+    def _read_own_load(self) -> None:
+        now = clock_ns()
+        for model, load in self.residents.loads().items():
+            self.view.note_load(now, self.settings.node_name, model, load)
+
+    def _vitals(self) -> NodeVitals:
+        self._vitals_counter += 1
+        reading, facts = self.host.read(), self.facts
+        loads = self.residents.loads()
+        slots = []
+        for model in facts.models:
+            load = loads.get(model.id)
+            slots.append(
+                SlotVitals()
+                if load is None
+                else SlotVitals(
+                    lanes=load.lanes,
+                    busy=load.busy,
+                    queued=load.queued,
+                    queued_tokens=load.queued_tokens,
+                    prefill_rate=round(load.prefill_rate),
+                    decode_rate_x10=round(load.decode_rate * 10),
+                )
+            )
+        return NodeVitals(
+            counter=self._vitals_counter,
+            facts_version=facts.version,
+            cpu_percent=reading.cpu_percent,
+            ram_used_mib=reading.ram_used_mib,
+            ram_total_mib=reading.ram_total_mib,
+            loop_lag_ms=min(65535, round(self.lag.worst_recent() * 1000)),
+            slots=tuple(slots),
+        )
+
+
+def _in_trio() -> bool:
+    try:
+        trio.lowlevel.current_trio_token()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,191 @@
+"""A node as the dialects see it: see `saiserve.api.service.Service`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import trio
+
+from saiserve import limits
+from saiserve.api.service import Answer, ModelCard
+from saiserve.chat.events import AnswerEvent, AnswerFailed, Usage
+from saiserve.chat.prompt import prompt_of
+from saiserve.chat.request import GenerationRequest
+from saiserve.dispatch.choice import clock_ns
+from saiserve.dispatch.dispatcher import Answer as DispatchedAnswer
+from saiserve.engines.engine import Engine, HopError
+from saiserve.engines.messages import Count, Counted, Embed, Embedded, RefusalReason, Refused
+from saiserve.errors import ApiError, ErrorKind
+from saiserve.fleet.facts import ModelState
+from saiserve.logs import ROUTE_LOGGER
+from saiserve.metering.metrics import Tally
+from saiserve.node import Node
+from saiserve.routing.candidate import RoutingRequest
+
+route_log = logging.getLogger(ROUTE_LOGGER)
+
+SIDE_QUESTION_S = 60.0
+"""Longest wait for a count or for embeddings at one place."""
+
+_REFUSED_KINDS = {
+    RefusalReason.TOO_LONG: ErrorKind.CONTEXT_TOO_LONG,
+    RefusalReason.BAD_TEMPLATE: ErrorKind.INVALID_REQUEST,
+    RefusalReason.BAD_SCHEMA: ErrorKind.INVALID_REQUEST,
+    RefusalReason.BAD_REQUEST: ErrorKind.INVALID_REQUEST,
+}
+
+
+class _Watched:
+    """An answer's events, remembering how it ended: done, failed, or cancelled when it never ended."""
+
+    def __init__(self, events: AsyncIterator[AnswerEvent]) -> None:
+        self._events = events
+        self.outcome = "cancelled"
+
+    def __aiter__(self) -> AsyncIterator[AnswerEvent]:
+        return self
+
+    async def __anext__(self) -> AnswerEvent:
+        event = await anext(self._events)
+        if isinstance(event, Usage):
+            self.outcome = "done"
+        elif isinstance(event, AnswerFailed):
+            self.outcome = "failed"
+        return event
+
+
+class NodeService:
+    """Answers, counts and pictures, made by one node."""
+
+    def __init__(self, node: Node, tally: Tally, *, started_at: int) -> None:
+        self._node = node
+        self._tally = tally
+        self._started_at = started_at
+
+    @asynccontextmanager
+    async def answer(self, request: GenerationRequest) -> AsyncIterator[Answer]:
+        """Start an answer; see `Service.answer`."""
+        self._refuse_when_draining()
+        request = replace(request, model=self._node.catalog.resolve(request.model))
+        try:
+            async with self._node.dispatcher.answer(request) as answer:
+                watched = _Watched(answer.events)
+                try:
+                    yield Answer(watched, answer.route)
+                finally:
+                    self._record(request, answer, watched.outcome)
+        except ApiError as error:
+            if error.kind is not ErrorKind.MODEL_NOT_FOUND:
+                self._tally.add(request.model, "refused")
+            route_log.info("request %s key=%s model=%s refused: %s", request.id, request.key_name, request.model, error)
+            raise
+
+    def _record(self, request: GenerationRequest, answer: DispatchedAnswer, outcome: str) -> None:
+        """Count an ended request, and say where it went."""
+        usage, attempts = answer.usage, answer.attempts
+        self._tally.add(
+            request.model,
+            outcome,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            failovers=max(0, len(attempts) - request.choices),
+        )
+        route_log.info(
+            "request %s key=%s model=%s %s at %s; attempts %s; tokens %d prompt, %d cached, %d completion",
+            *(request.id, request.key_name, request.model, outcome, answer.route),
+            " -> ".join(f"{a.node}({a.state.value})" for a in attempts) or "none",
+            *(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens),
+        )
+
+    async def count(self, request: GenerationRequest, *, want_text: bool = False, want_tokens: bool = False) -> Counted:
+        """Count a prompt; see `Service.count`."""
+        request = replace(request, model=self._node.catalog.resolve(request.model))
+        question = Count(request.id, request.model, prompt_of(request), want_text, want_tokens)
+        routing = self._node.news.describe(request)
+        answer = await self._ask(routing, request, lambda engine: engine.count(question))
+        assert isinstance(answer, Counted)
+        return answer
+
+    async def embed(
+        self, model: str, inputs: tuple[str | tuple[int, ...], ...], *, request_id: str, key_name: str = ""
+    ) -> Embedded:
+        """Compute vectors; see `Service.embed`."""
+        self._refuse_when_draining()
+        resolved = self._node.catalog.resolve(model)
+        question = Embed(request_id, resolved, inputs)
+        routing = RoutingRequest(request_id, resolved, traits=frozenset({"embeddings"}))
+        answer = await self._ask(routing, None, lambda engine: engine.embed(question), key_name)
+        assert isinstance(answer, Embedded)
+        return answer
+
+    async def _ask(
+        self,
+        routing: RoutingRequest,
+        request: GenerationRequest | None,
+        ask: Callable[[Engine], Awaitable[Counted | Embedded | Refused]],
+        key_name: str = "",
+    ) -> Counted | Embedded:
+        """Put a question to the places that can answer it, best first, until one does."""
+        decision = self._node.decide(routing)
+        if decision.refusal is not None:
+            raise decision.refusal.as_error()
+        last = ApiError(ErrorKind.MODEL_UNAVAILABLE, "no node that has the model answered; try again", retry_after_s=2)
+        for ranked in decision.attempts[: limits.ATTEMPTS_MAX]:
+            engine: Engine | None = self._node.place_named(
+                ranked.candidate, key_name or (request.key_name if request else "")
+            )
+            if engine is None:
+                continue
+            try:
+                with trio.fail_after(SIDE_QUESTION_S):
+                    answer = await ask(engine)
+            except (HopError, trio.TooSlowError):
+                continue
+            if not isinstance(answer, Refused):
+                return answer
+            kind = _REFUSED_KINDS.get(answer.reason)
+            if kind is not None:
+                raise ApiError(kind, answer.detail or "the engine refused the request")
+            last = ApiError(ErrorKind.BUSY, "every node that has the model is busy; try again", retry_after_s=2)
+        raise last
+
+    def models(self) -> tuple[ModelCard, ...]:
+        """Every model some member holds."""
+        node = self._node
+        cards = []
+        for known in node.view.known_models():
+            entry = node.catalog.entry(known.id)
+            cards.append(
+                ModelCard(
+                    id=known.id,
+                    aliases=node.catalog.aliases(known.id),
+                    created=self._started_at,
+                    context_tokens=known.context_tokens,
+                    capabilities=known.tags,
+                    state="ready" if known.ready else "unavailable",
+                    display_name=entry.title if entry is not None else known.id,
+                )
+            )
+        return tuple(cards)
+
+    def cluster_state(self) -> dict[str, Any]:
+        """This node's view of all members."""
+        return self._node.view.state(clock_ns())
+
+    def unready(self) -> str:
+        """Why this node takes no requests; empty when it does."""
+        if self._node.draining:
+            return "draining, this node is about to stop"
+        loading = [m for m, r in self._node.residents.models.items() if r.state is not ModelState.READY]
+        return f"loading {', '.join(loading)}" if loading else ""
+
+    def _refuse_when_draining(self) -> None:
+        if self._node.draining:
+            raise ApiError(
+                ErrorKind.DRAINING, "this node is about to stop; send the request to another", retry_after_s=1
+            )

@@ -1,0 +1,148 @@
+"""The process around a node: one port, signals, the first lines an operator reads, and how it ends.
+
+Order of a start: listen, so that peers and probes get answers; join; load; say that it is ready. Order of an end: stop
+being offered work (facts, then leave), refuse new connections, let running answers finish within DRAIN_S, go.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import Final
+
+import trio
+
+from saiserve.config import Settings
+from saiserve.errors import SettingsError
+from saiserve.http_server import HttpServer, run_http
+from saiserve.logs import set_up_logging
+from saiserve.membership import run_membership
+from saiserve.models.catalog import builtin_catalog, parse_models
+from saiserve.node import Node
+from saiserve.routing.default import DEFAULT_CHAIN
+from swimcluster.address import Address
+from swimcluster.errors import ConfigError, NameInUseError
+from swimcluster.nursery import open_plain_nursery
+
+log = logging.getLogger(__name__)
+
+EXIT_STOPPED: Final = 0
+"""SIGTERM and SIGINT are how a node is meant to end."""
+EXIT_SETTINGS: Final = 2
+EXIT_NAME_IN_USE: Final = 3
+EXIT_GRACE_S: Final = 5.0
+"""Beyond DRAIN_S, until the process ends whatever hangs."""
+
+
+def serve_node(settings: Settings) -> int:
+    """Run a node until it is told to stop; returns the exit code."""
+    set_up_logging(settings.log_level, route_log=settings.route_log)
+    for warning in settings.warnings:
+        log.warning("%s", warning)
+    try:
+        trio.run(_serve, settings)
+    except NameInUseError as error:
+        print(f"saiserve: NODE_NAME {settings.node_name} is in use: {error}", file=sys.stderr)
+        return EXIT_NAME_IN_USE
+    except (SettingsError, ConfigError) as error:
+        print(f"saiserve: {error}", file=sys.stderr)
+        return EXIT_SETTINGS
+    return EXIT_STOPPED
+
+
+async def _serve(settings: Settings) -> None:
+    catalog = builtin_catalog()
+    entries = parse_models(settings.models, catalog)
+    node = Node(settings, catalog.with_entries(entries), entries, DEFAULT_CHAIN)
+    stop = Stop()
+    async with open_plain_nursery() as nursery:
+        await nursery.start(stop.watch_signals)
+        nursery.start_soon(_cancel_when, stop.hard, nursery.cancel_scope)
+        async with open_plain_nursery() as life:
+            life.start_soon(node.lag.run)
+            http = await life.start(run_http, node)
+            starting = trio.CancelScope()
+            life.start_soon(_cancel_when, stop.soft, starting)
+            with starting:
+                await _start(node, life)
+                print(banner(settings, node), flush=True)
+                log.info("%s is ready on port %d", settings.node_name, settings.port)
+                await trio.sleep_forever()
+            await _end(node, http)
+            life.cancel_scope.cancel()
+        nursery.cancel_scope.cancel()
+
+
+async def _start(node: Node, life: trio.Nursery) -> None:
+    """Join, load, and begin to tell the load."""
+    life.start_soon(node.run_load)
+    life.start_soon(node.run_vitals)
+    if node.settings.is_clustered:
+        await life.start(run_membership, node)
+    await life.start(node.residents.run)
+
+
+async def _end(node: Node, http: HttpServer) -> None:
+    """Drain: no new work, a goodbye, then as long as DRAIN_S for what runs."""
+    drain_s = node.settings.drain_s
+    log.info("stopping: running requests have %.0f s to end", drain_s)
+    exit_hard_after(drain_s + EXIT_GRACE_S)
+    node.start_draining()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(http.stop)
+        if node.cluster is not None:
+            nursery.start_soon(node.cluster.leave)
+
+
+async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+class Stop:
+    """How a node is told to end: softly by the first signal, at once by the second."""
+
+    def __init__(self) -> None:
+        self.soft = trio.Event()
+        self.hard = trio.Event()
+
+    async def watch_signals(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Take SIGTERM and SIGINT for as long as the node runs."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for _ in signals:
+                if self.soft.is_set():
+                    self.hard.set()
+                self.soft.set()
+
+
+def exit_hard_after(seconds: float) -> None:
+    """End the process after `seconds` whatever hangs: the HTTP server shields its writes, and a reader may be stuck."""
+    timer = threading.Timer(seconds, os._exit, (EXIT_STOPPED,))
+    timer.daemon = True
+    timer.start()
+
+
+def banner(settings: Settings, node: Node) -> str:
+    """What an operator reads when the node is ready: where, what, and a line to try."""
+    host = "127.0.0.1" if Address(settings.host, 1).is_unspecified else settings.host
+    url = f"http://{Address(host, settings.port)}"
+    models = ", ".join(node.residents.models) or "none of its own"
+    shown = settings.api_keys[0].secret.decode() if settings.api_key_generated else "$API_KEY"
+    lines = [f"saiserve {settings.node_name} serves {models} at {url}"]
+    if settings.api_key_generated:
+        lines.append(f"API key, made for this run because API_KEY is not set: {shown}")
+    model = next(iter(node.residents.models), "MODEL")
+    body = (
+        f'{{"model":"{model}","stream":true,"max_tokens":64,'
+        '"messages":[{"role":"user","content":"Why is the sky blue? Answer in one sentence."}]}'
+    )
+    lines += [
+        "Try:",
+        f'  curl -sSN {url}/v1/chat/completions -H "Authorization: Bearer {shown}" \\',
+        f"    -H 'Content-Type: application/json' -d '{body}'",
+    ]
+    return "\n".join(lines)
