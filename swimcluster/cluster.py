@@ -154,6 +154,11 @@ class Cluster:
         """Return a copy of the counters and gauges; `swimcluster.prometheus_text` writes them out."""
         return self.machine.statistics()
 
+    @property
+    def transport_counters(self) -> object:
+        """What the transport counted (`swimcluster.transport.udp.UdpCounters`); None where it counts nothing."""
+        return getattr(self._transport, "counters", None)
+
     # Commands that return at once -------------------------------------------------------------------------------
 
     def set_metadata(self, data: bytes) -> None:

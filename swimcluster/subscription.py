@@ -48,6 +48,12 @@ class Subscription:
         self._queue.append(event)
         self._readers.unpark()
 
+    def put_back(self, event: Event) -> None:
+        """Make an event the next one again, for a reader that took it and was cancelled before it could use it."""
+        if not self._closed:
+            self._queue.appendleft(event)
+            self._readers.unpark()
+
     def close(self) -> None:
         """End the iteration, dropping what is queued."""
         if not self._closed:

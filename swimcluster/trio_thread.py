@@ -1,0 +1,170 @@
+"""One thread that runs a cluster on trio and carries calls to it from other threads and loops."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from typing import Any, TypeVar
+
+import trio
+
+from swimcluster.cluster import Cluster, open_cluster
+from swimcluster.config import Config
+from swimcluster.errors import ClosedError
+from swimcluster.events import Event
+from swimcluster.subscription import Subscription
+
+T = TypeVar("T")
+CLOSED = "the cluster is closed: it ends with the body of its `with`"
+
+
+class TrioThread:
+    """One thread that runs a cluster on trio and carries calls to it."""
+
+    def __init__(self, config: Config, options: dict[str, Any]) -> None:
+        self.started: Future[None] = Future()
+        """Done when the cluster is open; holds the error when it could not be opened."""
+        self.ended: Future[None] = Future()
+        """Done when it is closed; holds the error that ended it before its time."""
+        self._config = config
+        self._options = options
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._cluster: Cluster | None = None
+        self._nursery: trio.Nursery | None = None
+        self._stop = trio.Event()
+        # A daemon, so that a program which forgets to close can still end.
+        threading.Thread(target=self._run, name=f"swimcluster {config.name}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Begin to leave and close; `ended` tells when that is done."""
+        with contextlib.suppress(trio.RunFinishedError):
+            assert self._token is not None
+            self._token.run_sync_soon(self._stop.set)
+
+    def ask(self, function: Callable[[Cluster], T]) -> T:
+        """Run a function that does not wait on the cluster's thread and return what it returns.
+
+        Raises:
+            ClosedError: the cluster is closed.
+        """
+        try:
+            return trio.from_thread.run_sync(self._call, function, trio_token=self._token)
+        except trio.RunFinishedError:
+            raise ClosedError(CLOSED) from None
+
+    def begin(
+        self, function: Callable[[Cluster], Awaitable[T]], on_unwanted: Callable[[T], None] | None = None
+    ) -> Future[T]:
+        """Start a function that waits; cancelling the future cancels it.
+
+        Args:
+            on_unwanted: takes, on the cluster's thread, a result whose future was cancelled a moment too late.
+        """
+        future: Future[T] = Future()
+
+        def start() -> None:
+            if self._nursery is None:
+                future.set_exception(ClosedError(CLOSED))
+            else:
+                self._nursery.start_soon(self._wait, function, future, on_unwanted)
+
+        try:
+            assert self._token is not None
+            self._token.run_sync_soon(start)
+        except trio.RunFinishedError:
+            future.set_exception(ClosedError(CLOSED))
+        return future
+
+    def _call(self, function: Callable[[Cluster], T]) -> T:
+        if self._cluster is None:
+            raise ClosedError(CLOSED)
+        return function(self._cluster)
+
+    async def _wait(
+        self,
+        function: Callable[[Cluster], Awaitable[T]],
+        future: Future[T],
+        on_unwanted: Callable[[T], None] | None,
+    ) -> None:
+        token = trio.lowlevel.current_trio_token()
+        scope = trio.CancelScope()
+
+        def cancel_if_cancelled(done: Future[T]) -> None:
+            if done.cancelled():
+                with contextlib.suppress(trio.RunFinishedError):
+                    token.run_sync_soon(scope.cancel)
+
+        future.add_done_callback(cancel_if_cancelled)
+        try:
+            with scope:
+                assert self._cluster is not None
+                result = await function(self._cluster)
+        except trio.Cancelled:
+            _set(future.set_exception, ClosedError(CLOSED))
+            raise
+        except Exception as error:  # noqa: BLE001 - it belongs to the caller in the other thread
+            _set(future.set_exception, error)
+        else:
+            if not scope.cancelled_caught and not _set(future.set_result, result) and on_unwanted is not None:
+                on_unwanted(result)
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._main)
+        except BaseException as error:  # noqa: BLE001 - it belongs to the program's thread
+            if not self.started.done():
+                self.started.set_exception(error)
+                self.ended.set_result(None)
+            else:
+                self.ended.set_exception(error)
+        else:
+            self.ended.set_result(None)
+
+    async def _main(self) -> None:
+        async with open_cluster(self._config, **self._options) as cluster:
+            self._token = trio.lowlevel.current_trio_token()
+            try:
+                async with trio.open_nursery() as nursery:
+                    self._cluster, self._nursery = cluster, nursery
+                    self.started.set_result(None)
+                    await self._stop.wait()
+                    nursery.cancel_scope.cancel()
+            finally:
+                self._cluster = self._nursery = None
+
+
+def result_of(future: Future[T], timeout_s: float | None) -> T:
+    try:
+        return future.result(timeout_s)
+    except TimeoutError:
+        if future.cancel() or not future.done():
+            raise
+        return future.result()  # it came in just as the time ran out
+    except CancelledError:
+        raise ClosedError(CLOSED) from None
+
+
+def next_event(thread: TrioThread, subscription: Subscription) -> Future[Event]:
+    async def take(_: Cluster) -> Event:
+        try:
+            return await anext(subscription)
+        except StopAsyncIteration:
+            raise ClosedError(CLOSED) from None
+
+    return thread.begin(take, on_unwanted=subscription.put_back)
+
+
+def close_subscription(thread: TrioThread, subscription: Subscription) -> None:
+    with contextlib.suppress(ClosedError):
+        thread.ask(lambda _: subscription.close())
+
+
+def _set(setter: Callable[[T], None], value: T) -> bool:
+    """Complete a future; False when its reader has cancelled it meanwhile."""
+    try:
+        setter(value)
+    except InvalidStateError:
+        return False
+    return True
