@@ -6,7 +6,9 @@ import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+T = TypeVar("T")
 SEEDS_PER_TASK = 4
 
 
@@ -43,7 +45,7 @@ def search(run: Run, seeds: Iterable[int], *, processes: int = 1, stop_at: int |
             return
 
 
-def _outcomes(run: Run, seeds: Iterable[int], processes: int) -> Iterator[Outcome]:
+def _outcomes(run: Callable[[int], T], seeds: Iterable[int], processes: int) -> Iterator[T]:
     if processes <= 1:
         yield from map(run, seeds)
         return
@@ -54,3 +56,8 @@ def _outcomes(run: Run, seeds: Iterable[int], processes: int) -> Iterator[Outcom
             yield from pool.map(run, seeds, chunksize=SEEDS_PER_TASK)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def map_seeds(task: Callable[[int], T], seeds: Iterable[int], *, processes: int = 1) -> list[T]:
+    """`[task(seed) for seed in seeds]`, over processes when asked to; `task` must then be picklable."""
+    return list(_outcomes(task, seeds, processes))

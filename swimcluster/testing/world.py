@@ -45,6 +45,9 @@ class Observer:
     def received(self, world: World, node: Node, item: Input) -> None:
         """An input is about to be given to a machine."""
 
+    def advanced(self, world: World, node: Node, local: int, deadline: int | None) -> None:
+        """A machine was advanced to `local` on its clock, and now names `deadline`."""
+
     def noted(self, world: World, text: str) -> None:
         """A fault began or ended."""
 
@@ -62,19 +65,19 @@ class World:
         self.observers: list[Observer] = list(observers)
         self.steps = 0
         self.drift_ppm = drift_ppm
-        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._sequence = 0
         self._hash = hashlib.blake2b(digest_size=16)
         self._clocks = fork(seed, "clocks")
 
     # Scheduling
 
-    def at(self, time_ns: int, action: Callable[..., None], *arguments: Any) -> None:
+    def at(self, time_ns: int, action: Callable[..., object], *arguments: Any) -> None:
         """Call `action(*arguments)` at `time_ns`, or now when that has passed."""
         self._sequence += 1
         heapq.heappush(self._heap, (max(time_ns, self.now), self._sequence, action, arguments))
 
-    def after(self, delay_ns: int, action: Callable[..., None], *arguments: Any) -> None:
+    def after(self, delay_ns: int, action: Callable[..., object], *arguments: Any) -> None:
         """Call `action(*arguments)` in `delay_ns`."""
         self.at(self.now + delay_ns, action, *arguments)
 
@@ -296,12 +299,14 @@ class World:
             except Exception as error:
                 error.add_note(f"in {node.name}, advance at {self.now / SECOND:.6f} s, seed {self.seed}")
                 raise
-            self._check_progress(node)
+            self._check_progress(node, local)
         self._settle(node, "wake")
 
-    def _check_progress(self, node: Node) -> None:
+    def _check_progress(self, node: Node, local: int) -> None:
         machine: Any = node.machine
-        spins, local = 0, node.local(self.now)
+        spins, deadline = 0, machine.next_deadline()
+        for observer in self.observers:
+            observer.advanced(self, node, local, deadline)
         while (deadline := machine.next_deadline()) is not None and deadline <= local:
             spins += 1
             if spins > SPINS_MAX:

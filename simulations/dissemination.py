@@ -1,0 +1,141 @@
+"""How fast news spreads: by piggyback alone against SWIM's logistic curve, and with the gossip ticker of the defaults."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from simulations.harness import SWIM_ONLY, EventLog, formed
+from simulations.question import Answer, Parameters, Question, Row
+from simulations.theory import infected, quantile
+from swimcluster.testing.cluster import SimulatedCluster
+from swimcluster.testing.network import SECOND
+from swimcluster.testing.randomness import fork
+from swimcluster.testing.search import map_seeds
+
+LAN_LIMIT_S = 2.0
+LAN_SIZES_MAX = 32
+
+
+def spread(cluster: SimulatedCluster, number: int, origin: str, *, limit_s: float) -> list[float]:
+    """Change one member's metadata; returns the seconds after which each other member knew, in order."""
+    log = EventLog("MetadataChanged").watch(cluster)
+    start = cluster.world.now
+    cluster.call(origin, "set_metadata", b"news %d" % number)
+    others = len(cluster.places) - 1
+    cluster.world.run_while(lambda: len(log.happenings) < others, limit_s=limit_s)
+    cluster.world.observers.remove(log)
+    return [(one.at - start) / SECOND for one in log.happenings if one.about == origin]
+
+
+def spreads(seed: int, *, n: int, news: int, settings: dict[str, Any], limit_s: float) -> list[list[float]]:
+    """Several pieces of news in one cluster, one after another."""
+    cluster = formed(n, seed, **settings)
+    rng, names = fork(seed, "news"), list(cluster.places)
+    found = []
+    for number in range(news):
+        cluster.world.run_for(5 + 20 * rng.random())
+        found.append(spread(cluster, number, names[rng.randrange(n)], limit_s=limit_s))
+    return found
+
+
+def piggyback(n: int, parameters: Parameters) -> Row:
+    """Plain SWIM: periods until half and all know, beside the logistic curve and 3 ln n."""
+    seeds = parameters.seeds_or(2, 3, 10 if n <= 200 else 2)
+    limit = 3 * math.log(n)
+    task = partial(spreads, n=n, news=5, settings=SWIM_ONLY, limit_s=4 * limit)
+    curves = [curve for one in map_seeds(task, seeds, processes=parameters.processes) for curve in one]
+    half = [curve[n // 2 - 1] for curve in curves if len(curve) >= n // 2]
+    last = [curve[-1] if len(curve) == n - 1 else math.inf for curve in curves]
+    row: Row = {"what": "piggyback", "n": n, "news": len(curves)}
+    for periods in (2, 4, 6):
+        known = sum(sum(at <= periods for at in curve) + 1 for curve in curves) / len(curves)
+        row |= {f"know at {periods}": known / n, f"oracle {periods}": infected(n, periods) / n}
+    return row | {
+        "half": quantile(half, 0.5),
+        "oracle half": math.log(n - 1) / (2 - 1 / n),
+        "last p50": quantile(last, 0.5),
+        "last max": max(last),
+        "bound": limit,
+        "holds": max(last) <= limit,
+    }
+
+
+def defaults(n: int, parameters: Parameters) -> Row:
+    """LAN defaults: seconds until a change of metadata is in every view."""
+    seeds = parameters.seeds_or(2, 4, 20)
+    task = partial(spreads, n=n, news=5, settings={}, limit_s=30.0)
+    curves = [curve for one in map_seeds(task, seeds, processes=parameters.processes) for curve in one]
+    last = [curve[-1] if len(curve) == n - 1 else math.inf for curve in curves]
+    bound = LAN_LIMIT_S if n <= LAN_SIZES_MAX else 30.0
+    return {
+        "what": "LAN metadata, s",
+        "n": n,
+        "news": len(curves),
+        "half": quantile([curve[(n - 1) // 2 - 1] for curve in curves], 0.5) if n > 2 else None,
+        "last p50": quantile(last, 0.5),
+        "last max": max(last),
+        "bound": bound,
+        "holds": max(last) <= bound,
+    }
+
+
+def vitals_age(n: int, parameters: Parameters) -> Row:
+    """Mean age of what members know of each other's vitals, beside the formula.
+
+    Packets from one member to a given other one come at 1/(n−1) of (gossip nodes/gossip interval + 2/probe interval)
+    per second: three gossip packets a tick, one ping, one ack. Seen at a random moment the last one is one mean gap old.
+    """
+    cluster = formed(n, 1)
+    rng = fork(1, "vitals")
+    for step in range(40):
+        for name in cluster.places:
+            cluster.call(name, "set_vitals", b"%d" % step)
+        cluster.world.run_for(0.5 + rng.random())
+    ages: list[float] = []
+    for _ in range(20):
+        cluster.world.run_for(0.9 + rng.random() / 5)
+        for name in cluster.places:
+            ages += [
+                m.vitals_age_s for m in cluster.view(name).values() if m.vitals_age_s is not None and not m.is_local
+            ]
+    config = cluster.config("n000")
+    rate = config.gossip_nodes / config.gossip_interval_s + 2 / config.probe_interval_s
+    theory, mean = (n - 1) / rate, sum(ages) / len(ages)
+    # With fewer others than gossip nodes each tick reaches everybody at once.
+    if n - 1 <= config.gossip_nodes:
+        theory = config.gossip_interval_s / 2
+    return {
+        "what": "vitals' age, s",
+        "n": n,
+        "news": len(ages),
+        "half": mean,
+        "oracle half": theory,
+        "last max": max(ages),
+        "bound": 1.5 * theory + 0.1,
+        "holds": mean <= 1.5 * theory + 0.1,
+    }
+
+
+def run(parameters: Parameters) -> Answer:
+    """Measure piggyback, defaults and vitals at each size."""
+    sizes = parameters.members or parameters.pick((8, 16), (32, 64), (32, 128, 1000))
+    answer = Answer()
+    answer.rows = [piggyback(n, parameters) for n in sizes]
+    lan = parameters.members or parameters.pick((3, 8), (3, 8, 32), (3, 8, 16, 32, 128))
+    answer.rows += [defaults(n, parameters) for n in lan]
+    answer.rows += [vitals_age(n, parameters) for n in lan]
+    answer.holds = all(row["holds"] for row in answer.rows)
+    answer.measured = {f"{row['what']} n={row['n']}: last": row["last max"] for row in answer.rows}
+    answer.notes.append("For vitals, half is the mean age and oracle half the formula's.")
+    return answer
+
+
+QUESTION = Question(
+    "dissemination",
+    "How fast is news in every view?",
+    "piggyback only: the last member knows within 3 ln n periods; LAN defaults: a change of metadata is in every view "
+    "within 2 s at n ≤ 32; mean age of vitals within 1.5 times its formula + 0.1 s",
+    run,
+)

@@ -1,0 +1,160 @@
+"""Names and addresses: moved, restarted, forgotten, cloned, held twice. No view may alternate, nobody be locked out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from simulations.harness import EventLog, formed
+from simulations.question import Answer, Parameters, Question, Row
+from swimcluster.address import Address
+from swimcluster.testing.cluster import SimulatedCluster
+from swimcluster.testing.membership_faults import SecondHolder, stop_refused
+from swimcluster.testing.network import SECOND
+
+LIMIT_S = 15.0
+ALTERNATIONS_MAX = 2
+ELSEWHERE = Address("10.200.0.1", 7000)
+VICTIM = "n002"
+
+Case = Callable[[SimulatedCluster], None]
+
+
+def moved(cluster: SimulatedCluster) -> None:
+    """A live member's address changes and it says so."""
+    cluster.world.move(cluster.world.nodes[VICTIM], ELSEWHERE)
+    cluster.call(VICTIM, "readvertise", ELSEWHERE)
+
+
+def restarted_elsewhere(cluster: SimulatedCluster) -> None:
+    """A killed member starts at once at another address, its state folder kept."""
+    cluster.stop(VICTIM)
+    cluster.world.move(cluster.world.nodes[VICTIM], ELSEWHERE)
+    cluster.start(VICTIM)
+
+
+def lost_state(cluster: SimulatedCluster) -> None:
+    """A killed member starts at once without its state folder."""
+    cluster.stop(VICTIM)
+    cluster.world.nodes[VICTIM].disk.clear()
+    cluster.start(VICTIM)
+
+
+def lost_state_and_time(cluster: SimulatedCluster) -> None:
+    """As before, and the wall clock went back by a year: the first guess of an epoch is far too small."""
+    cluster.stop(VICTIM)
+    cluster.world.nodes[VICTIM].disk.clear()
+    cluster.places[VICTIM].wall_skew_ms -= 365 * 86_400_000
+    cluster.start(VICTIM)
+
+
+def dead_then_back(cluster: SimulatedCluster) -> None:
+    """A member is dead to all, then starts elsewhere without its state folder and with a slow wall clock."""
+    cluster.stop(VICTIM)
+    cluster.world.run_for(60)
+    lost_state_and_time_elsewhere(cluster)
+
+
+def lost_state_and_time_elsewhere(cluster: SimulatedCluster) -> None:
+    """Start the victim, which is down, with nothing it had."""
+    node = cluster.world.nodes[VICTIM]
+    node.disk.clear()
+    cluster.places[VICTIM].wall_skew_ms -= 365 * 86_400_000
+    cluster.world.move(node, ELSEWHERE)
+    cluster.start(VICTIM)
+
+
+def left_then_back(cluster: SimulatedCluster) -> None:
+    """A member leaves and starts again."""
+    cluster.leave(VICTIM)
+    cluster.world.run_for(6)
+    cluster.start(VICTIM)
+
+
+def second_holder(cluster: SimulatedCluster) -> None:
+    """Another process starts under a live member's name."""
+    SecondHolder(0, 600 * SECOND, VICTIM, ELSEWHERE).start(cluster.world)
+
+
+def cloned(cluster: SimulatedCluster) -> None:
+    """A copy of a live member's disk starts elsewhere, as a cloned machine would."""
+    SecondHolder(0, 600 * SECOND, VICTIM, ELSEWHERE, clone=True).start(cluster.world)
+
+
+def taken_over_after_death(cluster: SimulatedCluster) -> None:
+    """A name is dead to all; another process, elsewhere and with an empty disk, takes it."""
+    cluster.stop(VICTIM)
+    cluster.world.run_for(60)
+    second_holder(cluster)
+
+
+CASES: dict[str, Case] = {
+    "address change": moved,
+    "restart elsewhere": restarted_elsewhere,
+    "lost state": lost_state,
+    "lost state, wall clock back": lost_state_and_time,
+    "dead, back with nothing": dead_then_back,
+    "left, back": left_then_back,
+    "two holders": second_holder,
+    "clone": cloned,
+    "taken over after death": taken_over_after_death,
+}
+CHANGES = ("MemberJoined", "MemberRestarted", "MemberMoved", "MemberDied", "MemberLeft")
+
+
+def case(name: str, seed: int, *, n: int) -> Row:
+    """Seconds until all views agree with the facts, and how often a view changed its mind in the next minute."""
+    cluster = formed(n, seed)
+    stop_refused(cluster.world)
+    cluster.world.run_for(5)
+    CASES[name](cluster)
+    seconds = cluster.settle(limit_s=4 * LIMIT_S)
+    log = EventLog(*CHANGES).watch(cluster)
+    cluster.world.run_for(60)
+    worst = max((_changes(log, observer) for observer in cluster.running()), default=0)
+    holders = [p for p in cluster.running() if cluster.places[p].member == VICTIM]
+    agreed = not cluster.differences()
+    return {
+        "case": name,
+        "seed": seed,
+        "settled s": math.inf if seconds is None else seconds,
+        "changes later": worst,
+        "holders": len(holders),
+        "holds": seconds is not None
+        and seconds <= LIMIT_S
+        and worst <= ALTERNATIONS_MAX
+        and len(holders) == 1
+        and agreed,
+    }
+
+
+def _changes(log: EventLog, observer: str) -> int:
+    return sum(h.observer == observer and h.about == VICTIM for h in log.happenings)
+
+
+def run(parameters: Parameters) -> Answer:
+    """Every case for every size and seed; the worst seed of each is shown."""
+    sizes = parameters.members or parameters.pick((3,), (3, 5, 16), (3, 5, 16, 64))
+    seeds = parameters.seeds_or(1, 5, 30)
+    answer = Answer()
+    for n in sizes:
+        for name in CASES:
+            rows = [case(name, seed, n=n) for seed in seeds]
+            worst: dict[str, Any] = max(rows, key=lambda row: (not row["holds"], float(row["settled s"] or 0)))
+            answer.rows.append({"n": n, "runs": len(rows), **worst})
+    answer.holds = all(row["holds"] for row in answer.rows)
+    answer.measured = {
+        "slowest to settle s": max(float(row["settled s"] or 0) for row in answer.rows),
+        "most changes of mind in the minute after": max(int(row["changes later"] or 0) for row in answer.rows),
+    }
+    return answer
+
+
+QUESTION = Question(
+    "identity",
+    "What becomes of a name that moves, restarts, loses its state, is cloned, held twice or taken over?",
+    "within 15 s every view has exactly one holder, the right one; no view changes it more than twice in the minute "
+    "after; nobody with a right to the name is locked out",
+    run,
+)

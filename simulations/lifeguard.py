@@ -1,0 +1,177 @@
+"""What Lifeguard's parts do against false accusations by and of members that are slow for a while.
+
+The grid is our own: the paper's lists of anomaly lengths and intervals were not available to us.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+from simulations.harness import EventLog, Traffic, formed
+from simulations.question import Answer, Parameters, Question, Row
+from simulations.theory import quantile
+from swimcluster.testing.faults import Hold, play
+from swimcluster.testing.network import SECOND
+from swimcluster.testing.randomness import fork
+from swimcluster.testing.search import map_seeds
+
+MEMBERS = 32
+LENGTH_S = 120
+ALPHA, BETA = 5.0, 6.0
+PLAIN: dict[str, Any] = {
+    "suspicion_mult": ALPHA,
+    "local_health_max": 0,
+    "nacks": False,
+    "confirmations": 0,
+    "suspicion_max_mult": 1.0,
+    "buddy": False,
+    "hold_accusations": False,
+}
+PROBE: dict[str, Any] = {"local_health_max": 8, "nacks": True}
+SUSPICION: dict[str, Any] = {"confirmations": 3, "suspicion_max_mult": BETA}
+BUDDY: dict[str, Any] = {"buddy": True}
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "SWIM": PLAIN,
+    "Buddy": {**PLAIN, **BUDDY},
+    "LHA-Probe": {**PLAIN, **PROBE},
+    "LHA-Suspicion": {**PLAIN, **SUSPICION},
+    "Lifeguard": {**PLAIN, **PROBE, **SUSPICION, **BUDDY, "hold_accusations": True},
+}
+FALSE_MAX = 0.02
+LATENCY_WITHIN = 0.05
+MESSAGES_MAX = 1.12
+
+
+def anomalies(names: list[str], sick: list[str], *, length_s: float, interval_s: float, until_s: float) -> list[Hold]:
+    """Each of `sick` is blocked for `length_s`, then well for `interval_s`, and so on, all at the same times."""
+    begins, at = [], 0.0
+    while at < until_s:
+        begins.append(at)
+        at += length_s + interval_s
+    return [Hold(round(b * SECOND), round(length_s * SECOND), name) for b in begins for name in sick]
+
+
+def false_positives(
+    seed: int, *, configuration: str, sick: int, length_s: float, interval_s: float, n: int, seconds: int
+) -> tuple[int, int, int, int]:
+    """Deaths declared of living members; those declared by healthy members of healthy ones; messages; bytes."""
+    cluster = formed(n, seed, **CONFIGURATIONS[configuration])
+    cluster.world.run_for(5)
+    names = list(cluster.places)
+    chosen = fork(seed, "sick", sick).sample(names, sick)
+    start = cluster.world.now / SECOND
+    holds = anomalies(names, chosen, length_s=length_s, interval_s=interval_s, until_s=seconds)
+    deaths, traffic = EventLog("MemberDied").watch(cluster), Traffic(cluster)
+    play(cluster.world, [Hold(h.at_ns + round(start * SECOND), h.for_ns, h.member) for h in holds])
+    cluster.world.run_for(seconds)
+    healthy = [d for d in deaths.happenings if d.observer not in chosen and d.about not in chosen]
+    return len(deaths.happenings), len(healthy), traffic.datagrams + 2 * traffic.exchanges, traffic.bytes
+
+
+def latencies(seed: int, *, configuration: str, n: int) -> tuple[float, float]:
+    """Seconds from a real crash, with nobody sick, to the first and to the last declaration of death."""
+    cluster = formed(n, seed, **CONFIGURATIONS[configuration])
+    cluster.world.run_for(10 + 2 * fork(seed, "crash").random())
+    deaths = EventLog("MemberDied").watch(cluster)
+    start = cluster.world.now
+    cluster.stop(list(cluster.places)[fork(seed, "victim").randrange(n)])
+    cluster.world.run_while(lambda: len({d.observer for d in deaths.happenings}) < n - 1, limit_s=120)
+    times = [(d.at - start) / SECOND for d in deaths.happenings]
+    return times[0], times[-1]
+
+
+def run(parameters: Parameters) -> Answer:
+    """Sum over the grid, per configuration; then crashes."""
+    n = (parameters.members or (parameters.pick(16, MEMBERS, MEMBERS),))[0]
+    seconds: int = parameters.pick(60, 120, LENGTH_S) if parameters.ticks is None else parameters.ticks // 10
+    grid = parameters.pick([(4, 16.0, 1.0)], [(1, 16.0, 4.0), (8, 16.0, 1.0)], None)
+    if grid is None:
+        grid = list(itertools.product((1, 4, 8), (1.0, 4.0, 16.0), (1.0, 4.0)))
+    seeds = parameters.seeds_or(1, 1, 3)
+    answer = Answer()
+    for name in CONFIGURATIONS:
+        answer.rows.append(_measure(name, grid, n, seconds, seeds, parameters))
+    _compare(answer, with_latency=parameters.size != "quick")
+    answer.notes.append(
+        f"{n} members, {seconds} s, {len(seeds)} seeds, C × D × I = "
+        + ", ".join(f"{c}×{d:g}×{i:g}" for c, d, i in grid)
+        + ". Our own grid, not the paper's."
+    )
+    return answer
+
+
+def _measure(
+    name: str,
+    grid: list[tuple[int, float, float]],
+    n: int,
+    seconds: int,
+    seeds: tuple[int, ...],
+    parameters: Parameters,
+) -> Row:
+    totals = [0, 0, 0, 0]
+    for sick, length_s, interval_s in grid:
+        task = partial(
+            false_positives,
+            configuration=name,
+            sick=sick,
+            length_s=length_s,
+            interval_s=interval_s,
+            n=n,
+            seconds=seconds,
+        )
+        for one in map_seeds(task, seeds, processes=parameters.processes):
+            totals = [total + part for total, part in zip(totals, one, strict=True)]
+    crashes = range(1, 1 + parameters.pick(3, 15, 60))
+    times = map_seeds(partial(latencies, configuration=name, n=n), crashes, processes=parameters.processes)
+    return {
+        "configuration": name,
+        "FP": totals[0],
+        "FP-": totals[1],
+        "messages": totals[2],
+        "bytes": totals[3],
+        "first p50 s": quantile([t[0] for t in times], 0.5),
+        "all p50 s": quantile([t[1] for t in times], 0.5),
+    }
+
+
+def _compare(answer: Answer, *, with_latency: bool) -> None:
+    plain = answer.rows[0]
+    for row in answer.rows:
+        for column in ("FP", "FP-", "messages", "bytes"):
+            row[f"{column} %"] = 100 * float(row[column] or 0) / max(1.0, float(plain[column] or 0))
+    by = {row["configuration"]: row for row in answer.rows}
+    whole = by["Lifeguard"]
+
+    def number(row: Row, column: str) -> float:
+        return float(row[column] or 0)
+
+    checks = {
+        "FP share": number(whole, "FP") <= FALSE_MAX * number(plain, "FP"),
+        "FP- share": number(whole, "FP-") <= FALSE_MAX * number(plain, "FP-"),
+        "messages": number(whole, "messages") <= MESSAGES_MAX * number(plain, "messages"),
+        "paper's order": number(whole, "FP")
+        <= number(by["LHA-Suspicion"], "FP")
+        < number(by["LHA-Probe"], "FP")
+        < number(plain, "FP"),
+        "plain SWIM errs at all": number(plain, "FP") > 0,
+    }
+    if with_latency:
+        off = number(whole, "first p50 s") / number(plain, "first p50 s") - 1
+        checks["median first detection"] = abs(off) <= LATENCY_WITHIN
+        answer.measured["first detection, off"] = off
+    answer.measured |= dict(checks)
+    answer.measured["FP % of SWIM"] = whole["FP %"]
+    answer.measured["FP- % of SWIM"] = whole["FP- %"]
+    answer.measured["messages % of SWIM"] = whole["messages %"]
+    answer.holds = all(checks.values())
+
+
+QUESTION = Question(
+    "lifeguard",
+    "How many false deaths does Lifeguard avoid while members are slow, and what does it cost?",
+    "at α = 5, β = 6: false positives ≤ 2 % of plain SWIM's, those at and of healthy members ≤ 2 %, median first "
+    "detection of crashes within 5 %, messages ≤ +12 %, and Lifeguard ≤ Suspicion < Probe < SWIM in false positives",
+    run,
+)
