@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -120,7 +120,7 @@ class Residents:
         await self._run_llama(resident, template, task_status)
 
     async def _run_simulated(self, resident: Resident, task_status: trio.TaskStatus[None]) -> None:
-        settings = parse_simulated(resident.entry.source)
+        settings = replace(parse_simulated(resident.entry.source), model=resident.entry.id)
         source = SimulatedEngine(settings)
         resident.digest = settings.model.encode()[:8].ljust(8, b"\0")
         resident.context_tokens = settings.context_tokens

@@ -1,0 +1,128 @@
+"""One node answers, counts, lists and says how it is, with a simulated engine behind it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import trio
+
+from saiserve.chat.events import AnswerFailed, ChoiceFinished, Started, TextDelta, Usage
+from saiserve.errors import ApiError, ErrorKind
+from saiserve.logs import ROUTE_LOGGER
+from saiserve.metering.metrics import METRICS, NodeMetrics
+from tests.fakes.node import chat, make_node, running
+
+
+@pytest.mark.autojump
+async def test_an_answer_is_streamed_counted_and_explained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    node = make_node("fast=simulated:sim?decode_rate=100", tmp_path)
+    with caplog.at_level(logging.INFO, logger=ROUTE_LOGGER):
+        async with running(node) as (service, tally):
+            async with service.answer(chat("Hello", model="fast")) as answer:
+                events = [event async for event in answer.events]
+            assert "node-a" in answer.route
+    assert isinstance(events[0], Started)
+    assert any(isinstance(event, TextDelta) for event in events)
+    assert isinstance(events[-2], ChoiceFinished)
+    assert isinstance(events[-1], Usage)
+    assert events[-1].completion_tokens == 16
+    assert tally.requests == {("fast", "done"): 1}
+    assert tally.totals["completion_tokens", "fast"] == 16
+    assert "key=alice model=fast done at node-a" in caplog.text
+
+
+@pytest.mark.autojump
+async def test_a_client_that_leaves_is_counted_as_cancelled_with_what_it_got(tmp_path: Path) -> None:
+    node = make_node("simulated:sim?decode_rate=10", tmp_path)
+    async with running(node) as (service, tally):
+        async with service.answer(chat("Hello")) as answer:
+            async for event in answer.events:
+                if isinstance(event, TextDelta):
+                    break
+        await trio.sleep(0.2)
+        assert tally.requests == {("sim", "cancelled"): 1}
+        assert 1 <= tally.totals["completion_tokens", "sim"] < 16
+        assert node.view.in_flight == 0
+        assert node.residents.models["sim"].load.busy == 0
+
+
+@pytest.mark.autojump
+async def test_an_unknown_model_is_not_found_and_leaves_no_series(tmp_path: Path) -> None:
+    node = make_node("simulated:sim", tmp_path)
+    async with running(node) as (service, tally):
+        with pytest.raises(ApiError) as refused:
+            async with service.answer(chat("Hello", model="no-such-model")):
+                pass
+        assert refused.value.kind is ErrorKind.MODEL_NOT_FOUND
+        # A name the catalog knows but no member holds is not served either.
+        with pytest.raises(ApiError) as refused:
+            async with service.answer(chat("Hello", model="4b")):
+                pass
+        assert refused.value.kind is ErrorKind.MODEL_NOT_FOUND
+    assert tally.requests == {}
+
+
+@pytest.mark.autojump
+async def test_an_engine_that_fails_ends_the_stream_with_an_error(tmp_path: Path) -> None:
+    node = make_node("simulated:sim?crash=boom@3&restart_s=0.1", tmp_path)
+    async with running(node) as (service, tally):
+        async with service.answer(chat("boom")) as answer:
+            events = [event async for event in answer.events]
+    assert isinstance(events[-1], AnswerFailed)
+    assert events[-1].error.row.status >= 500
+    assert tally.requests == {("sim", "failed"): 1}
+
+
+@pytest.mark.autojump
+async def test_counts_and_vectors_come_from_the_engine(tmp_path: Path) -> None:
+    node = make_node("simulated:sim", tmp_path)
+    async with running(node) as (service, _):
+        counted = await service.count(chat("one two three"))
+        longer = await service.count(chat("one two three four five six"), want_text=True)
+        assert 0 < counted.tokens < longer.tokens
+        assert longer.text
+        embedded = await service.embed("sim", ("one", "two"), request_id="e1")
+        assert len(embedded.vectors) == 2
+        with pytest.raises(ApiError):
+            await service.embed("no-such-model", ("one",), request_id="e2")
+
+
+@pytest.mark.autojump
+async def test_a_draining_node_says_so_and_takes_nothing(tmp_path: Path) -> None:
+    node = make_node("simulated:sim", tmp_path)
+    assert node.residents.all_ready is False
+    async with running(node) as (service, _):
+        assert service.unready() == ""
+        assert node.residents.all_ready
+        node.start_draining()
+        assert "draining" in service.unready()
+        with pytest.raises(ApiError) as refused:
+            async with service.answer(chat("Hello")):
+                pass
+        assert refused.value.kind is ErrorKind.DRAINING
+
+
+async def test_models_and_state_show_what_the_node_holds(tmp_path: Path) -> None:
+    node = make_node("simulated:sim?lanes=3", tmp_path)
+    async with running(node) as (service, _):
+        (card,) = service.models()
+        assert (card.id, card.state, card.context_tokens) == ("sim", "ready", 8192)
+        (member,) = service.cluster_state()["members"]
+        assert member["name"] == "node-a"
+        assert member["models"][0]["lanes"] == 3
+        assert member["ram_total_mib"] > 0
+
+
+async def test_every_metric_in_the_table_is_rendered_in_the_text_format(tmp_path: Path) -> None:
+    node = make_node("simulated:sim", tmp_path)
+    async with running(node) as (service, tally):
+        async with service.answer(chat("Hello")) as answer:
+            assert [event async for event in answer.events]
+        text = NodeMetrics(node, tally).render().decode()
+    for definition in METRICS:
+        assert f"# HELP {definition.name}" in text
+        assert f"\n{definition.name}" in text.replace("# ", "")
+    assert 'saiserve_requests_total{model="sim",outcome="done"} 1.0' in text
+    assert "saiserve_members" in text
