@@ -1,6 +1,9 @@
 """A deterministic simulator for membership, and for any other machine without I/O; shipped for users' own tests."""
 
+from swimcluster.testing.chaos import ChaosRun, chaos, random_schedule
+from swimcluster.testing.cluster import SimulatedCluster
 from swimcluster.testing.coverage import Coverage
+from swimcluster.testing.explore import Exploration, Flying, State, explore
 from swimcluster.testing.faults import (
     Crash,
     Cut,
@@ -19,16 +22,31 @@ from swimcluster.testing.faults import (
     describe,
     play,
 )
+from swimcluster.testing.invariants import Checker, Checks, InvariantError, default_checkers
 from swimcluster.testing.machine import Datagram, Exchange, ExchangeMachine, Machine
+from swimcluster.testing.membership_faults import (
+    Leave,
+    Readvertise,
+    RotateKeys,
+    SecondHolder,
+    SetMetadata,
+    Strangers,
+    stop_refused,
+)
 from swimcluster.testing.network import Burst, Constant, LogNormal, Network, Trouble, Uniform
 from swimcluster.testing.node import Node
 from swimcluster.testing.randomness import fork
 from swimcluster.testing.search import Outcome, search
 from swimcluster.testing.shrink import shrink
+from swimcluster.testing.timeline import Timeline
+from swimcluster.testing.wire import Wire
 from swimcluster.testing.world import Observer, StuckError, World
 
 __all__ = [
     "Burst",
+    "ChaosRun",
+    "Checker",
+    "Checks",
     "Constant",
     "Coverage",
     "Crash",
@@ -37,8 +55,12 @@ __all__ = [
     "DiskFull",
     "Exchange",
     "ExchangeMachine",
+    "Exploration",
     "Fault",
+    "Flying",
     "Hold",
+    "InvariantError",
+    "Leave",
     "LogNormal",
     "Machine",
     "Network",
@@ -47,20 +69,34 @@ __all__ = [
     "Outcome",
     "Partition",
     "Pause",
+    "Readvertise",
     "Rebind",
     "Replay",
+    "RotateKeys",
     "Schedule",
+    "SecondHolder",
     "SendsFail",
+    "SetMetadata",
+    "SimulatedCluster",
     "SlowCpu",
+    "State",
+    "Strangers",
     "StuckError",
     "Suspend",
+    "Timeline",
     "Trouble",
     "Uniform",
     "Weather",
+    "Wire",
     "World",
+    "chaos",
+    "default_checkers",
     "describe",
+    "explore",
     "fork",
     "play",
+    "random_schedule",
     "search",
     "shrink",
+    "stop_refused",
 ]
