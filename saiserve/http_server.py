@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -25,8 +25,9 @@ from saiserve.app import AsgiApp, create_app
 from saiserve.auth import Auth
 from saiserve.errors import SettingsError
 from saiserve.metering.metrics import CONTENT_TYPE, NodeMetrics, Tally
-from saiserve.node import Node
+from saiserve.node import FACTS_CALL, Node
 from saiserve.node_service import NodeService
+from saiserve.peers.server import PeerPort, SwimPort
 from swimcluster.address import Address
 
 KEEP_ALIVE_S: Final = 75.0
@@ -38,8 +39,9 @@ BACKLOG: Final = 1024
 class HttpServer:
     """The running server. `stop` refuses new connections and waits for those that are answering."""
 
-    stopping: trio.Event
-    stopped: trio.Event
+    port: PeerPort
+    stopping: trio.Event = field(default_factory=trio.Event)
+    stopped: trio.Event = field(default_factory=trio.Event)
 
     async def stop(self) -> None:
         """Stop; returns when the last answer ended, or after the node's DRAIN_S."""
@@ -47,18 +49,28 @@ class HttpServer:
         await self.stopped.wait()
 
 
-async def run_http(node: Node, *, task_status: trio.TaskStatus[HttpServer] = trio.TASK_STATUS_IGNORED) -> None:
-    """Serve until stopped; started once the port is open.
+async def run_http(
+    node: Node, swim: SwimPort | None, *, task_status: trio.TaskStatus[HttpServer] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Serve until stopped; started once the port is open. `swim` takes membership's bytes on `/cluster/swim`.
 
     Raises:
         SettingsError: the port cannot be had.
     """
-    server = HttpServer(trio.Event(), trio.Event())
+    port = PeerPort(
+        build_app(node),
+        verifier=None,
+        engine=node.residents.engine,
+        swim=swim,
+        is_draining=lambda: node.draining,
+        calls={FACTS_CALL: node.tell_facts},
+    )
+    server = HttpServer(port)
     try:
         async with trio.open_nursery() as nursery:
             serve = partial(
                 hypercorn.trio.serve,
-                build_app(node),
+                port,
                 _hypercorn_config(node),
                 shutdown_trigger=server.stopping.wait,
                 mode="asgi",

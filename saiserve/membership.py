@@ -11,6 +11,10 @@ from blake3 import blake3
 from saiserve.config import Settings
 from saiserve.fleet.facts import encode_metadata
 from saiserve.node import Node
+from saiserve.peers.client import PeerClient
+from saiserve.peers.connections import Connections
+from saiserve.peers.server import PeerPort
+from saiserve.peers.wire import PeerKeys, RequestSigner, RequestVerifier
 from swimcluster.cluster import Cluster, open_cluster
 from swimcluster.config import Config
 from swimcluster.events import (
@@ -67,9 +71,16 @@ def membership_key(secret: str) -> bytes:
 
 
 async def run_membership(
-    node: Node, transport: Transport | None, *, task_status: trio.TaskStatus[Cluster] = trio.TASK_STATUS_IGNORED
+    node: Node,
+    transport: Transport,
+    connections: Connections,
+    port: PeerPort,
+    *,
+    task_status: trio.TaskStatus[Cluster] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Be a member until cancelled; started once the first seed answered or the wait for it is over.
+
+    From then on `port` answers other nodes, and the node reaches them over `connections`.
 
     Raises:
         NameInUseError: a live member holds this node's name.
@@ -77,6 +88,10 @@ async def run_membership(
     """
     config = membership_config(node.settings)
     async with open_cluster(config, transport=transport, metadata=encode_metadata(node.facts)) as cluster:
+        keys = PeerKeys(node.settings.cluster_secrets, node.settings.cluster_name)
+        instance = cluster.local.instance
+        node.peers = PeerClient(RequestSigner(keys, node.settings.node_name, instance), connections, node.peer)
+        port.open(RequestVerifier(keys, instance))
         node.cluster = cluster
         node.publish()
         try:
@@ -98,6 +113,7 @@ async def _watch(node: Node, cluster: Cluster) -> None:
 async def _refresh(node: Node, cluster: Cluster) -> None:
     while True:
         node.take_members(cluster.members, cluster.departed)
+        await node.fetch_facts()
         await trio.sleep(REFRESH_S)
 
 

@@ -7,7 +7,7 @@ view collects everybody's, routing reads the view. Nothing here decides anything
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,13 +19,23 @@ from saiserve.config import Settings
 from saiserve.dispatch.choice import clock_ns
 from saiserve.dispatch.dispatcher import Dispatcher
 from saiserve.dispatch.suspects import Suspects
-from saiserve.engines.engine import Engine
-from saiserve.fleet.facts import NodeFacts, NodeVitals, SlotVitals, encode_metadata, encode_vitals
+from saiserve.engines.engine import Engine, HopError
+from saiserve.fleet.facts import (
+    FactsError,
+    NodeFacts,
+    NodeVitals,
+    SlotVitals,
+    decode_full,
+    encode_full,
+    encode_metadata,
+    encode_vitals,
+)
 from saiserve.fleet.news import News
 from saiserve.fleet.view import FleetView
 from saiserve.host import HostMeter, LoopLag
 from saiserve.models.catalog import Catalog, CatalogEntry
 from saiserve.models.store import store_from
+from saiserve.peers.client import Peer, PeerClient
 from saiserve.residents import Residents
 from saiserve.routing.candidate import Candidate, Placement, RoutingRequest
 from saiserve.routing.chain import Strategy, decide
@@ -42,8 +52,10 @@ VITALS_S: Final = 1.0
 LOCAL_LOAD_S: Final = 0.1
 """How often the own engines' load is read for own decisions."""
 
-PeerEngine = Callable[[Member, str, str], Engine]
-"""Makes the engine behind a peer: (member, model, name of the client key)."""
+FACTS_CALL: Final = "facts"
+"""The peer call that answers with this node's facts, whole."""
+FACTS_S: Final = 5.0
+"""Longest wait for another node's facts."""
 
 
 def mark_salt(settings: Settings) -> bytes:
@@ -63,7 +75,7 @@ class Node:
     lag: LoopLag = field(default_factory=LoopLag)
     draining: bool = False
     cluster: Cluster | None = None
-    peer_engine: PeerEngine | None = None
+    peers: PeerClient | None = None
 
     def __post_init__(self) -> None:
         self.suspects = Suspects()
@@ -96,10 +108,14 @@ class Node:
         """The engine behind a candidate, for a request made with the client key of this name."""
         if candidate.placement is Placement.LOCAL:
             return self.residents.engine(candidate.model)
-        member = self._members.get(candidate.node)
-        if member is None or self.peer_engine is None:
+        if self.peers is None or self.peer(candidate.node) is None:
             return None
-        return self.peer_engine(member, candidate.model, key_name)
+        return self.peers.engine(candidate.node, candidate.model, key_name=key_name)
+
+    def peer(self, name: str) -> Peer | None:
+        """Where a live member is; see `saiserve.peers.client.Resolve`."""
+        member = self._members.get(name)
+        return Peer(name, member.address, member.instance) if member is not None else None
 
     def _describe(self, request: GenerationRequest) -> RoutingRequest:
         return describe(request, self.salt, model=self.catalog.resolve(request.model))
@@ -134,6 +150,21 @@ class Node:
         self._members = {member.name: member for member in live}
         self.view.update_members(clock_ns(), (*live, *departed))
         self.news.changed_now()
+
+    async def tell_facts(self, _asker: str, _body: bytes) -> bytes:
+        """Answer the peer call for this node's facts, whole; see `saiserve.peers.server.PeerCall`."""
+        return encode_full(self.facts)
+
+    async def fetch_facts(self) -> None:
+        """Ask members whose facts did not fit their metadata for the whole of them."""
+        for name in self.view.wants_facts():
+            if self.peers is None:
+                return
+            try:
+                with trio.fail_after(FACTS_S):
+                    self.view.learn_facts(name, decode_full(await self.peers.call(name, FACTS_CALL)))
+            except (HopError, FactsError, trio.TooSlowError) as error:
+                log.warning("the models of %s are not all known: %s", name, error)
 
     def start_draining(self) -> None:
         """Take no new requests from now on; say so."""

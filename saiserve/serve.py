@@ -22,6 +22,8 @@ from saiserve.logs import set_up_logging
 from saiserve.membership import run_membership
 from saiserve.models.catalog import builtin_catalog, parse_models
 from saiserve.node import Node
+from saiserve.peers.connections import Connections
+from saiserve.peers.swim_transport import SwimTransport
 from saiserve.routing.default import DEFAULT_CHAIN
 from swimcluster.address import Address
 from swimcluster.errors import ConfigError, NameInUseError
@@ -63,11 +65,13 @@ async def _serve(settings: Settings) -> None:
         nursery.start_soon(_cancel_when, stop.hard, nursery.cancel_scope)
         async with open_plain_nursery() as life:
             life.start_soon(node.lag.run)
-            http = await life.start(run_http, node)
+            connections = Connections()
+            transport = swim_transport(settings, connections)
+            http = await life.start(run_http, node, transport)
             starting = trio.CancelScope()
             life.start_soon(_cancel_when, stop.soft, starting)
             with starting:
-                await _start(node, life)
+                await _start(node, life, transport, connections, http)
                 print(banner(settings, node), flush=True)
                 log.info("%s is ready on port %d", settings.node_name, settings.port)
                 await trio.sleep_forever()
@@ -76,12 +80,14 @@ async def _serve(settings: Settings) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def _start(node: Node, life: trio.Nursery) -> None:
+async def _start(
+    node: Node, life: trio.Nursery, transport: SwimTransport | None, connections: Connections, http: HttpServer
+) -> None:
     """Join, load, and begin to tell the load."""
     life.start_soon(node.run_load)
     life.start_soon(node.run_vitals)
-    if node.settings.is_clustered:
-        await life.start(run_membership, node)
+    if transport is not None:
+        await life.start(run_membership, node, transport, connections, http.port)
     await life.start(node.residents.run)
 
 
@@ -95,6 +101,13 @@ async def _end(node: Node, http: HttpServer) -> None:
         nursery.start_soon(http.stop)
         if node.cluster is not None:
             nursery.start_soon(node.cluster.leave)
+
+
+def swim_transport(settings: Settings, connections: Connections) -> SwimTransport | None:
+    """What carries membership; None on a single box."""
+    if settings.cluster_advertise is None or not settings.is_clustered:
+        return None
+    return SwimTransport(settings.cluster_advertise, connections)
 
 
 async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:

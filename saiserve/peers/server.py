@@ -1,0 +1,266 @@
+"""The answering side: cluster paths of the node's own port, handled ahead of the application (docs/peers.md).
+
+An ASGI layer around the application. `/cluster/swim` carries membership, which signs its own messages; requests under
+`/cluster/peer/` are served here or refused, never sent on to a third node.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+import trio
+
+from saiserve import limits
+from saiserve.engines.engine import Engine, HopError
+from saiserve.engines.messages import (
+    EngineReply,
+    RefusalReason,
+    Refused,
+    is_terminal,
+)
+from saiserve.peers.messages import COUNT, EMBED, GENERATE, PREFIX, SWIM, PeerCount, PeerEmbed, PeerGenerate
+from saiserve.peers.wire import HEADER_NAME, FrameSealer, PeerRequest, RequestVerifier, WireError
+from swimcluster.nursery import open_plain_nursery
+
+log = logging.getLogger(__name__)
+
+Scope = Any
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+PeerCall = Callable[[str, bytes], Awaitable[bytes]]
+"""Takes (name of the asking node, body) and returns the one answer."""
+
+_BODY_S = 30.0
+"""Longest wait for the rest of a request's body."""
+_LOG_EVERY_S = 1.0
+_PIECE_BYTES = 1024 * 1024
+"""Long answers are cut into frames of this size."""
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class SwimPort(Protocol):
+    """Where membership's bytes go; `SwimTransport` is one."""
+
+    async def serve_http(self, kind: bytes, body: bytes) -> bytes | None:
+        """Take one POST; the reply's body, None to answer without one."""
+        ...
+
+    @property
+    def body_bytes_max(self) -> int:
+        """Longest body taken."""
+        ...
+
+
+class PeerPort:
+    """An ASGI application that answers cluster paths itself and hands everything else to `app`.
+
+    Args:
+        verifier: checks signatures; None on a node without a cluster secret, where every peer path is refused.
+        engine: the local, guarded engine of a model id, None when it is not here.
+        swim: the membership transport, None when membership has a transport of its own.
+        is_draining: whether new work is refused.
+        calls: further questions by name: `PeerClient.call(node, name)` reaches `calls[name]`.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        verifier: RequestVerifier | None,
+        engine: Callable[[str], Engine | None],
+        swim: SwimPort | None = None,
+        is_draining: Callable[[], bool] = lambda: False,
+        calls: Mapping[str, PeerCall] | None = None,
+    ) -> None:
+        self._app = app
+        self._verifier = verifier
+        self._engine = engine
+        self._swim = swim
+        self._is_draining = is_draining
+        self._calls = dict(calls or {})
+        self._warnings = _Warnings()
+        self.active = 0
+        """Peer requests being served."""
+        self.refused = 0
+        """Requests that were not authentic, since the start."""
+
+    def open(self, verifier: RequestVerifier) -> None:
+        """Begin to answer peers: a process knows which life of its name it is once it is a member."""
+        self._verifier = verifier
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI connection."""
+        path = scope.get("path", "") if scope["type"] == "http" else ""
+        if path == SWIM:
+            await self._answer_swim(scope, receive, send)
+        elif path.startswith(PREFIX):
+            await self._answer_peer(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _answer_swim(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._swim is None or scope["method"] != "POST":
+            await _plain(send, 404, "membership does not come this way")
+            return
+        body = await _read_body(receive, self._swim.body_bytes_max)
+        if body is None:
+            await _plain(send, 413, "too long")
+            return
+        reply = await self._swim.serve_http(_header(scope, b"x-sai-swim"), body)
+        await _reply(send, 204 if reply is None else 200, reply or b"")
+
+    async def _answer_peer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._verifier is None or scope["method"] != "POST":
+            await _plain(send, 404, "this node talks to no peers")
+            return
+        if self.active >= limits.PEER_REQUESTS_MAX:
+            await _plain(send, 503, "too many peer requests")
+            return
+        self.active += 1
+        try:
+            path = scope["path"]
+            request = self._verifier.check("POST", path, _header(scope, HEADER_NAME))
+            body = await _read_body(receive, limits.BODY_BYTES_MAX)
+            if body is None:
+                await _plain(send, 413, "the body is too long or did not come")
+                return
+            self._verifier.admit(request, body)
+            async with open_plain_nursery() as nursery:
+                nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
+                await self._serve(path, request, body, send)
+                nursery.cancel_scope.cancel()
+        except WireError as error:
+            self.refused += 1
+            self._warnings.warn(f"refused a peer request of {_client(scope)}: {error}")
+            await _plain(send, 401, str(error))
+        finally:
+            self.active -= 1
+
+    async def _serve(self, path: str, request: PeerRequest, body: bytes, send: Send) -> None:
+        sealer = FrameSealer(request.frame_key, request.mac)
+        try:
+            if path == GENERATE:
+                await self._generate(msgspec.msgpack.decode(body, type=PeerGenerate), sealer, send)
+                return
+            if path in (COUNT, EMBED):
+                answer = await self._question(path, body)
+            else:
+                call = self._calls.get(path.removeprefix(PREFIX))
+                if call is None:
+                    await _plain(send, 404, "no such call")
+                    return
+                answer = await call(request.source, body)
+        except (msgspec.DecodeError, RecursionError) as error:
+            await _plain(send, 400, f"not a message of this protocol: {error}")
+            return
+        except HopError as error:
+            await _plain(send, 502, str(error))
+            return
+        pieces = [answer[at : at + _PIECE_BYTES] for at in range(0, len(answer), _PIECE_BYTES)] or [b""]
+        frames = [*(sealer.data(piece) for piece in pieces[:-1]), sealer.last(pieces[-1])]
+        await _reply(send, 200, b"".join(frames))
+
+    async def _question(self, path: str, body: bytes) -> bytes:
+        asked: PeerCount | PeerEmbed = msgspec.msgpack.decode(body, type=PeerCount if path == COUNT else PeerEmbed)
+        inner = asked.count if isinstance(asked, PeerCount) else asked.embed
+        engine = self._engine(inner.model)
+        if engine is None:
+            return _encoder.encode(Refused(inner.id, RefusalReason.NO_MODEL, f"{inner.model} is not here"))
+        if isinstance(asked, PeerCount):
+            return _encoder.encode(await engine.count(asked.count))
+        return _encoder.encode(await engine.embed(asked.embed))
+
+    async def _generate(self, asked: PeerGenerate, sealer: FrameSealer, send: Send) -> None:
+        request = asked.generate
+        engine = self._engine(request.model)
+        if self._is_draining() or engine is None:
+            reason = RefusalReason.NO_MODEL if engine is None else RefusalReason.DRAINING
+            await _reply(send, 200, sealer.last(_encoder.encode(Refused(request.id, reason))))
+            return
+        await send(_start(200, [(b"content-type", b"application/octet-stream")]))
+        try:
+            async with engine.generate(request) as messages:
+                async for message in messages:
+                    await self._pass_on(message, sealer, send)
+                    if is_terminal(message):
+                        return
+        except (HopError, WireError) as error:
+            log.info("attempt %s broke here: %s", request.id, error)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pass_on(self, message: EngineReply, sealer: FrameSealer, send: Send) -> None:
+        payload = _encoder.encode(message)
+        is_last = is_terminal(message)
+        frame = sealer.last(payload) if is_last else sealer.data(payload)
+        await send({"type": "http.response.body", "body": frame, "more_body": not is_last})
+
+
+class _Warnings:
+    """One line a second at most, and how many were left out."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+        self._left_out = 0
+
+    def warn(self, text: str) -> None:
+        now = trio.current_time()
+        if now < self._next:
+            self._left_out += 1
+            return
+        more = f" ({self._left_out} more)" if self._left_out else ""
+        self._next, self._left_out = now + _LOG_EVERY_S, 0
+        log.warning("%s%s", text, more)
+
+
+async def _cancel_when_gone(receive: Receive, scope: trio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+async def _read_body(receive: Receive, bytes_max: int) -> bytes | None:
+    data = bytearray()
+    with trio.move_on_after(_BODY_S):
+        while True:
+            event = await receive()
+            if event["type"] == "http.disconnect":
+                return None
+            data += event.get("body", b"")
+            if len(data) > bytes_max:
+                return None
+            if not event.get("more_body", False):
+                return bytes(data)
+    return None
+
+
+def _header(scope: Scope, name: bytes) -> bytes:
+    return next((bytes(value) for key, value in scope["headers"] if key.lower() == name), b"")
+
+
+def _client(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else "an unknown address"
+
+
+def _start(status: int, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+async def _reply(send: Send, status: int, body: bytes) -> None:
+    headers = [(b"content-length", str(len(body)).encode())]
+    if body:
+        headers.append((b"content-type", b"application/octet-stream"))
+    await send(_start(status, [] if status == 204 else headers))
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _plain(send: Send, status: int, text: str) -> None:
+    body = text.encode()
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    await send(_start(status, headers))
+    await send({"type": "http.response.body", "body": body, "more_body": False})
