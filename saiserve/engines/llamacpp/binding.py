@@ -304,7 +304,9 @@ def _context_params(settings: ContextSettings) -> llama_cpp.llama_context_params
     params.n_threads = params.n_threads_batch = settings.threads
     params.type_k = params.type_v = KV_TYPES[settings.kv_type]
     params.flash_attn_type = (
-        llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED if settings.flash_attention else llama_cpp.LLAMA_FLASH_ATTN_TYPE_AUTO
+        llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        if settings.flash_attention
+        else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
     )
     params.kv_unified = True
     params.swa_full = settings.window_full

@@ -100,7 +100,8 @@ class Worker:
     @property
     def has_work(self) -> bool:
         """Whether `step` may have something to compute now."""
-        return bool(self._answers or len(self._embeddings) or any(job[2].done() for job in self._compiling.values()))
+        compiled = any(future.done() for _, _, future in self._compiling.values())
+        return bool(self._answers or len(self._embeddings) or compiled or self._scheduler.has_chores)
 
     # Messages
 
@@ -261,7 +262,7 @@ class Worker:
         plan = self._scheduler.plan(now)
         self._notify(self._scheduler.notices(), now)
         if plan is None:
-            return self._embed_next(now)
+            return self._embed_next(now) or self._scheduler.has_chores
         decode_started = time.perf_counter_ns()
         outcome = self._context.decode(plan.rows)
         decode_ns = time.perf_counter_ns() - decode_started

@@ -1,0 +1,42 @@
+"""Tiny models, built once per run, and what is loaded of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext, LlamaModel
+from tests.fixtures import tiny_models
+
+CELLS = 4096
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The path of a tiny model by name."""
+    folder = tmp_path_factory.mktemp("models")
+    return lambda name: tiny_models.build(name, folder)
+
+
+@pytest.fixture
+def open_context(tiny: Callable[[str], Path]) -> Iterator[Callable[..., LlamaContext]]:
+    """Makes contexts of tiny models, freed at the end of the test, contexts before models."""
+    models: list[LlamaModel] = []
+    contexts: list[LlamaContext] = []
+
+    def make(name: str, *, cells: int = CELLS, sequences_max: int = 16, flash: bool = False) -> LlamaContext:
+        model = LlamaModel(tiny(name))
+        models.append(model)
+        settings = ContextSettings(
+            cells=cells, sequences_max=sequences_max, kv_type="f16" if flash else "f32", flash_attention=flash
+        )
+        contexts.append(LlamaContext(model, settings))
+        return contexts[-1]
+
+    yield make
+    for context in contexts:
+        context.close()
+    for model in models:
+        model.close()
