@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from swimcluster.address import Address
 
@@ -20,6 +21,33 @@ class MemberState(enum.IntEnum):
     def is_gone(self) -> bool:
         """Whether the member takes no part any more: dead or left."""
         return self >= MemberState.DEAD
+
+
+class Claim(NamedTuple):
+    """What is said of a member's life: which one, which version of it, and its state.
+
+    The order of the fields is the precedence: a later epoch first; then, between two processes that drew the same
+    epoch, the greater instance, so that all nodes agree; then the incarnation; then the state.
+    """
+
+    epoch: int
+    instance: bytes
+    incarnation: int
+    state: MemberState
+
+    @property
+    def life(self) -> tuple[int, bytes]:
+        """Which life of the name this is about."""
+        return self.epoch, self.instance
+
+
+def overrides(new: Claim, held: Claim) -> bool:
+    """Return whether `new` replaces `held`: the precedence table of docs/protocol.md (P1), SWIM §4.2 with epochs.
+
+    A total order, so merging is commutative, associative and idempotent. ALIVE needs a greater incarnation than any
+    failure evidence held, because every failure state is greater at an equal one.
+    """
+    return new > held
 
 
 class Reachability(enum.Enum):

@@ -11,25 +11,32 @@ It opens no socket, reads no clock and draws randomness only from the object it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Sequence
 
 from swimcluster.address import Address
-from swimcluster.config import Config
-from swimcluster.events import Event
-from swimcluster.member import Member
+from swimcluster.config import Config, check_advertise
+from swimcluster.core import Core, RandomSource
+from swimcluster.errors import ConfigError, PayloadTooLargeError
+from swimcluster.events import ClockGap, Event
+from swimcluster.gossip import Gossip
+from swimcluster.healing import Healer
+from swimcluster.inbox import Inbox
+from swimcluster.joining import Joiner
+from swimcluster.keyring import Keyring
+from swimcluster.leaving import Leaver
+from swimcluster.member import Member, MemberState
+from swimcluster.news import News
+from swimcluster.probe import Prober
+from swimcluster.push_pull import Synchronizer
+from swimcluster.relay import Relays
+from swimcluster.self_defence import SelfDefence
 from swimcluster.statistics import Statistics
+from swimcluster.transitions import Transition
 from swimcluster.transmits import Datagram, Exchange, JoinStatus, LeaveProgress, PendingReply
+from swimcluster.user import UserMessages
+from swimcluster.verification import Verifier
 
-T = TypeVar("T")
-
-
-class RandomSource(Protocol):
-    """The part of `random.Random` the machine uses; give it a seeded one and a run repeats exactly."""
-
-    def random(self) -> float: ...
-    def getrandbits(self, k: int, /) -> int: ...
-    def shuffle(self, x: list[T], /) -> None: ...
+__all__ = ["RandomSource", "Swim"]
 
 
 class Swim:
@@ -51,7 +58,24 @@ class Swim:
             ConfigError: no advertised address, or instance or epoch out of range.
             PayloadTooLargeError: metadata over its limit.
         """
-        raise NotImplementedError
+        core = self._core = Core(config, now=now, epoch=epoch, instance=instance, rng=rng, metadata=metadata)
+        core.news = News(core)
+        core.prober = Prober(core)
+        core.relays = Relays(core)
+        core.verifier = Verifier(core)
+        core.synchronizer = Synchronizer(core)
+        core.defence = SelfDefence(core)
+        core.joiner = Joiner(core)
+        core.healer = Healer(core)
+        core.leaver = Leaver(core)
+        core.user = UserMessages(core)
+        core.gossip = Gossip(core)
+        core.inbox = Inbox(core)
+        core.joiner.start(now)
+        core.prober.start(now)
+        core.gossip.start(now)
+        core.synchronizer.start(now)
+        core.healer.start(now)
 
     # Input ------------------------------------------------------------------------------------------------------
 
@@ -61,7 +85,8 @@ class Swim:
         Args:
             source: where it came from, for the rate limit only; None where the carrier cannot tell.
         """
-        raise NotImplementedError
+        self._enter(now)
+        self._core.inbox.datagram(now, source, data)
 
     def exchange_received(self, now: int, source: Address | None, data: bytes) -> bytes | PendingReply | None:
         """Take another node's exchange request and return the reply; never raises on any bytes.
@@ -69,23 +94,29 @@ class Swim:
         Returns:
             the reply; PendingReply when the application owes it (see RequestReceived); None: close without one.
         """
-        raise NotImplementedError
+        self._enter(now)
+        return self._core.inbox.request(now, source, data)
 
     def exchange_replied(self, now: int, id: int, data: bytes) -> None:  # noqa: A002 - the name of the field
         """Take the reply to own exchange `id`. An unknown or ended id is ignored."""
-        raise NotImplementedError
+        self._enter(now)
+        self._core.inbox.reply(now, id, data)
 
     def exchange_failed(self, now: int, id: int) -> None:  # noqa: A002
         """Say that own exchange `id` got no reply: no connection, time-out, or closed. An unknown id is ignored."""
-        raise NotImplementedError
+        self._enter(now)
+        self._core.inbox.no_reply(now, id)
 
     def send_failed(self, now: int, destination: Address) -> None:
         """Say that a datagram to `destination` could not be sent locally: it counts as a failed direct probe."""
-        raise NotImplementedError
+        self._enter(now)
+        self._core.statistics.sends_failed += 1
+        self._core.prober.send_failed(now, destination)
 
     def advance(self, now: int) -> None:
         """Do all that is due at `now`. After a jump of the clock, give the machine what its sockets hold first."""
-        raise NotImplementedError
+        self._enter(now)
+        self._core.timers.run(now)
 
     # Output -----------------------------------------------------------------------------------------------------
 
@@ -94,29 +125,32 @@ class Swim:
 
         After `advance(now)` it is later than `now`.
         """
-        raise NotImplementedError
+        return self._core.timers.next_at()
 
     def transmits(self) -> list[Datagram | Exchange]:
         """Return what is to be sent, oldest first, and forget it."""
-        raise NotImplementedError
+        return self._core.take_transmits()
 
     def events(self) -> list[Event]:
         """Return what happened, oldest first, and forget it."""
-        raise NotImplementedError
+        return self._core.take_events()
 
     # Commands ---------------------------------------------------------------------------------------------------
 
     def join(self, now: int, seeds: Sequence[Address]) -> None:
         """Add seeds and try all seeds at once; retries go on for ever. Watch `join_status`, Joined, JoinAttemptFailed."""
-        raise NotImplementedError
+        self._enter(now)
+        self._core.joiner.join(now, seeds)
 
     def learn_addresses(self, now: int, addresses: Sequence[Address]) -> None:
         """Add addresses to try while alone, e.g. from a snapshot on disk: dialled like seeds until one has answered."""
-        raise NotImplementedError
+        self._enter(now)
+        self._core.joiner.add(addresses, is_hint=True)
 
     def leave(self, now: int) -> None:
         """Start to leave; idempotent. Go on driving until `leave_progress.is_done` or your patience ends."""
-        raise NotImplementedError
+        self._enter(now)
+        self._core.leaver.leave(now)
 
     def set_metadata(self, now: int, data: bytes) -> None:
         """Replace this member's metadata and spread it.
@@ -124,7 +158,13 @@ class Swim:
         Raises:
             PayloadTooLargeError: over `config.metadata_bytes_max`; nothing was changed.
         """
-        raise NotImplementedError
+        self._enter(now)
+        core = self._core
+        if len(data) > core.config.metadata_bytes_max:
+            raise PayloadTooLargeError(f"metadata of {len(data)} bytes: at most {core.config.metadata_bytes_max}")
+        if data != core.identity.metadata and core.is_active:
+            core.identity.change("metadata", incarnation=core.identity.incarnation + 1, metadata=data)
+            core.announce()
 
     def set_vitals(self, now: int, data: bytes) -> None:
         """Replace this member's vitals; the newest go out, at most one value per probe interval.
@@ -132,7 +172,11 @@ class Swim:
         Raises:
             PayloadTooLargeError: over `config.vitals_bytes_max`; nothing was changed.
         """
-        raise NotImplementedError
+        self._enter(now)
+        limit = self._core.config.vitals_bytes_max
+        if len(data) > limit:
+            raise PayloadTooLargeError(f"vitals of {len(data)} bytes: at most {limit}; nothing was changed")
+        self._core.gossip.set_vitals(now, data)
 
     def readvertise(self, now: int, address: Address) -> None:
         """Tell the others that this member is now reached at `address`: a new epoch.
@@ -140,7 +184,12 @@ class Swim:
         Raises:
             ConfigError: nobody could connect to the address; nothing was changed.
         """
-        raise NotImplementedError
+        self._enter(now)
+        core = self._core
+        check_advertise(address, core.config.host_bytes_max)
+        if address != core.identity.address and core.is_active:
+            core.identity.change("readvertised", epoch=core.identity.epoch + 1, address=address)
+            core.announce()
 
     def send(self, now: int, name: str, payload: bytes) -> None:
         """Send a datagram payload to a live member (UserMessage there); it may be lost.
@@ -149,7 +198,8 @@ class Swim:
             PayloadTooLargeError: over `config.user_datagram_bytes_max`; nothing was sent.
             ExchangeError: no such live member; nothing was sent.
         """
-        raise NotImplementedError
+        self._enter(now)
+        self._core.user.send(name, payload)
 
     def request(self, now: int, name: str, payload: bytes) -> int:
         """Ask a live member something in one exchange; ReplyReceived or RequestFailed with the returned id follows.
@@ -158,7 +208,8 @@ class Swim:
             PayloadTooLargeError: over `config.request_bytes_max`; nothing was sent.
             ExchangeError: no such live member; nothing was sent.
         """
-        raise NotImplementedError
+        self._enter(now)
+        return self._core.user.request(name, payload)
 
     def respond(self, now: int, request_id: int, payload: bytes) -> bytes:
         """Return the bytes that answer the exchange for which `exchange_received` returned PendingReply.
@@ -167,7 +218,8 @@ class Swim:
             PayloadTooLargeError: over `config.request_bytes_max`; it can still be answered.
             ExchangeError: the request is unknown, answered or out of time.
         """
-        raise NotImplementedError
+        self._enter(now)
+        return self._core.user.respond(now, request_id, payload)
 
     def broadcast(self, now: int, payload: bytes) -> None:
         """Spread a payload to all members in the spare room of packets (BroadcastReceived there).
@@ -175,7 +227,8 @@ class Swim:
         Raises:
             PayloadTooLargeError: over `config.broadcast_bytes_max`; nothing was sent.
         """
-        raise NotImplementedError
+        self._enter(now)
+        self._core.user.broadcast(payload)
 
     def install_key(self, now: int, key: bytes) -> bytes:
         """Accept a further key for verifying; returns its 4-byte id. Idempotent.
@@ -183,7 +236,10 @@ class Swim:
         Raises:
             ConfigError: not 16 to 1024 bytes, four keys held already, or an insecure cluster; nothing changed.
         """
-        raise NotImplementedError
+        self._enter(now)
+        key_id = self._core.keyring.install(key)
+        self._keys_changed()
+        return key_id
 
     def use_key(self, now: int, key_id: bytes) -> None:
         """Sign with an installed key.
@@ -191,7 +247,12 @@ class Swim:
         Raises:
             ConfigError: the key is not installed here, or live members lack it (they are named); nothing changed.
         """
-        raise NotImplementedError
+        self._enter(now)
+        lacking = self.key_coverage(key_id)[1]
+        if lacking and key_id in self._core.keyring.ids():
+            raise ConfigError(f"key {key_id.hex()} is missing at {', '.join(lacking)}: install it there first")
+        self._core.keyring.use(key_id)
+        self._keys_changed()
 
     def remove_key(self, now: int, key_id: bytes) -> None:
         """Forget a key that is not in use.
@@ -199,50 +260,121 @@ class Swim:
         Raises:
             ConfigError: the key is not installed, or is the one in use; nothing changed.
         """
-        raise NotImplementedError
+        self._enter(now)
+        self._core.keyring.remove(key_id)
+        self._keys_changed()
 
     def key_ids(self) -> tuple[bytes, ...]:
         """Return the ids of the installed keys; the first is the one that signs."""
-        raise NotImplementedError
+        return self._core.keyring.ids()
 
     def key_coverage(self, key_id: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the names of live members that hold the key and of those that lack it, both sorted."""
-        raise NotImplementedError
+        core = self._core
+        holders = {entry.name: entry.key_ids for entry in core.table.sorted_live()}
+        holders[core.identity.name] = core.held_key_ids()
+        having = tuple(sorted(name for name, ids in holders.items() if key_id in _split(ids)))
+        return having, tuple(sorted(name for name in holders if name not in having))
 
     # Views ------------------------------------------------------------------------------------------------------
 
     @property
     def local(self) -> Member:
         """This member."""
-        raise NotImplementedError
+        return self._core.identity.member()
 
     def members(self) -> tuple[Member, ...]:
         """Return the live members, suspects and this one included, sorted by name."""
-        raise NotImplementedError
+        return self._core.members()
 
     def member(self, name: str) -> Member | None:
         """Return one member, live or departed; None when unknown."""
-        raise NotImplementedError
+        if name == self._core.identity.name:
+            return self.local
+        entry = self._core.table.get(name)
+        return None if entry is None else entry.member(self._core.now)
 
     def departed(self) -> tuple[Member, ...]:
         """Return the dead and left members still remembered, sorted by name."""
-        raise NotImplementedError
+        gone = self._core.table.gone
+        return tuple(gone[name].member(self._core.now) for name in sorted(gone))
 
     @property
     def join_status(self) -> JoinStatus:
         """Where this node stands with its cluster."""
-        raise NotImplementedError
+        return self._core.status
 
     @property
     def leave_progress(self) -> LeaveProgress:
         """How far the leave has come; all zero and not done before `leave`."""
-        raise NotImplementedError
+        return self._core.leaver.progress
 
     @property
     def isolated(self) -> bool:
         """Whether this node hears nobody although it knows, or was told, of others. Its own opinion."""
-        raise NotImplementedError
+        return self._core.healer.is_isolated
 
     def statistics(self) -> Statistics:
         """Return a copy of the counters and gauges."""
-        raise NotImplementedError
+        core = self._core
+        statistics = core.statistics
+        statistics.members_live = core.table.count
+        statistics.members_suspect = sum(e.claim.state is MemberState.SUSPECT for e in core.table.live.values())
+        statistics.members_departed = len(core.table.gone)
+        statistics.members_unverified = len(core.verifier)
+        statistics.local_health = core.health.score
+        statistics.updates_queued = len(core.packer.updates)
+        statistics.broadcasts_queued = len(core.packer.broadcasts)
+        statistics.exchanges_pending = len(core.exchanges)
+        return statistics.copy()
+
+    @property
+    def keyring(self) -> Keyring:
+        """The one place where secrets are; take it out before storing a machine, and put it back after."""
+        return self._core.keyring
+
+    @keyring.setter
+    def keyring(self, keyring: Keyring) -> None:
+        self._core.keyring = keyring
+
+    @property
+    def on_transition(self) -> Callable[[Transition], None] | None:
+        """Called at each change of the member table, candidates and this member included; None costs nothing."""
+        return self._core.table.observer
+
+    @on_transition.setter
+    def on_transition(self, observer: Callable[[Transition], None] | None) -> None:
+        self._core.table.observer = observer
+        self._core.identity.observer = observer
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _enter(self, now: int) -> None:
+        """Note the time; when the earliest deadline is overdue by more than a probe interval, this node was away."""
+        core = self._core
+        if now <= core.now:
+            return
+        core.now = now
+        due = core.timers.next_at()
+        if due is None:
+            return
+        gap = now - due
+        if gap > core.probe_interval_ns and core.is_active:
+            core.statistics.clock_gaps += 1
+            core.health.apply(1)
+            core.prober.postpone(gap)
+            core.healer.postpone(gap)
+            core.news.extend_suspicions(gap)
+            core.timers.postpone(gap)
+            core.emit(ClockGap(gap / 1e9))
+
+    def _keys_changed(self) -> None:
+        core = self._core
+        held = core.held_key_ids()
+        if held != core.identity.key_ids and core.is_active:
+            core.identity.change("keys", incarnation=core.identity.incarnation + 1, key_ids=held)
+            core.announce()
+
+
+def _split(key_ids: bytes) -> set[bytes]:
+    return {key_ids[i : i + 4] for i in range(0, len(key_ids), 4)}

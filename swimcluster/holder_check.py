@@ -1,0 +1,72 @@
+"""Does the process that is said to hold a name answer? Asked at once, on every path, with one verdict (rule P5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from swimcluster.address import Address
+from swimcluster.codec import encode_message
+from swimcluster.core import Core
+from swimcluster.messages import Packet, Ping, PingReq
+
+CHECK_MAX_S = 3.0
+"""A joiner's wait has this bound, whatever local health says; a longer probe time-out is waited for once."""
+
+
+class HolderCheck:
+    """Pings (name, instance) directly, by relays and by exchange; `decided(now, is_alive)` is called once."""
+
+    def __init__(
+        self, core: Core, *, name: str, instance: bytes, address: Address, decided: Callable[[int, bool], None]
+    ) -> None:
+        self._core = core
+        self.name = name
+        self.instance = instance
+        self.address = address
+        self._decided = decided
+        self.verdict: bool | None = None
+        self._relays: list[str] = []
+        self._sequence = core.expect(self)
+
+    def start(self, now: int) -> None:
+        """Ask."""
+        core, config = self._core, self._core.config
+        core.statistics.name_checks += 1
+        ping = encode_message(Ping(self._sequence, self.name, self.instance))
+        request = PingReq(self._sequence, self.name, self.instance, self.address.host, self.address.port)
+        timeout = config.ns(config.probe_timeout_s)
+        wait = min(core.health.scale(timeout), max(timeout, config.ns(CHECK_MAX_S)))
+        core.send(self.address, ping)
+        core.exchange(self.address, [ping], self, wait)
+        for relay in core.some_live(config.indirect_probes, but=self.name):
+            self._relays.append(relay.name)
+            core.send(relay.address, encode_message(request))
+        core.timers.set(now + wait, self._ran_out)
+
+    def acked(self, now: int, packet: Packet) -> None:
+        """The holder answered, or a relay says that it did."""
+        if packet.instance == self.instance or packet.name in self._relays:
+            self._decide(now, is_alive=True)
+
+    def nacked(self, now: int, packet: Packet) -> None:
+        """Wait on."""
+
+    def refused(self, now: int, packet: Packet) -> None:
+        """Another process listens where the holder was."""
+        self._decide(now, is_alive=False)
+
+    def replied(self, now: int, packet: Packet) -> None:
+        """Take the answer to the exchange."""
+        self._decide(now, is_alive=packet.instance == self.instance)
+
+    def failed(self, now: int) -> None:
+        """Wait on: a datagram or a relay may still bring an answer."""
+
+    def _ran_out(self, now: int) -> None:
+        self._decide(now, is_alive=False)
+
+    def _decide(self, now: int, *, is_alive: bool) -> None:
+        if self.verdict is None:
+            self.verdict = is_alive
+            self._core.forget(self._sequence)
+            self._decided(now, is_alive)

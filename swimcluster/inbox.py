@@ -1,0 +1,346 @@
+"""From bytes to effects: check, decode, dispatch, and what a sender's own envelope proves (rules P2, P8, P19, P29)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from swimcluster.address import Address
+from swimcluster.codec import encode_message
+from swimcluster.core import Core
+from swimcluster.errors import DecodeError
+from swimcluster.events import PeerRefused, VitalsChanged
+from swimcluster.mac import (
+    HELLO_MAGIC,
+    REFUSAL_MAGIC,
+    VERSION,
+    FrameKind,
+    Hello,
+    RejectedError,
+    binding_of,
+    encode_hello,
+    open_frame,
+    split_hello,
+)
+from swimcluster.member import MemberState
+from swimcluster.membership import Entry
+from swimcluster.messages import (
+    Ack,
+    Alive,
+    Broadcast,
+    Dead,
+    Introduce,
+    Left,
+    Message,
+    Nack,
+    NotMe,
+    Packet,
+    Ping,
+    PingReq,
+    Request,
+    Suspect,
+    Sync,
+    User,
+)
+from swimcluster.rate_limit import SourceLimiter
+from swimcluster.replay_window import ReplayWindows
+from swimcluster.transmits import JoinStatus, PendingReply
+
+REFUSALS_TOLD_MAX = 256
+REFUSAL_QUIET_S = 60.0
+"""A refusal by the same address is told once in this time."""
+STRANGERS_MAX = 1024
+"""Unknown senders whose last Introduce is remembered."""
+
+REFUSED = frozenset({"dropped_key", "dropped_cluster", "dropped_mac", "dropped_version"})
+"""What a caller is told by a refusal; anything else is closed without a word."""
+
+Handler = Callable[..., None]
+
+
+class Inbox:
+    """Takes what arrives."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._limiter = SourceLimiter(core.config.source_rate_max)
+        self._windows = ReplayWindows(2 * core.config.members_max)
+        self._asked: dict[bytes, int] = {}
+        self._refused: dict[tuple[Address | None, str], int] = {}
+        self._in_datagrams: dict[type[Message], Handler] = {
+            Ping: self._on_ping,
+            Ack: self._on_ack,
+            Nack: self._on_nack,
+            NotMe: self._on_not_me,
+            PingReq: core.relays.on_ping_req,
+            Alive: core.news.on_alive,
+            Suspect: core.news.on_suspect,
+            Dead: core.news.on_dead,
+            Left: core.news.on_left,
+            Introduce: self._on_introduce,
+            User: core.user.on_user,
+            Broadcast: core.user.on_broadcast,
+        }
+        news = (Alive, Suspect, Dead, Left)
+        self._in_state: dict[type[Message], Handler] = {cls: self._in_datagrams[cls] for cls in news}
+
+    # Datagrams --------------------------------------------------------------------------------------------------
+
+    def datagram(self, now: int, source: Address | None, data: bytes) -> None:
+        """Take one datagram."""
+        core, statistics = self._core, self._core.statistics
+        statistics.datagrams_received += 1
+        statistics.bytes_received += len(data)
+        if source is not None and not self._limiter.admits(now, source.host):
+            statistics.dropped_rate += 1
+            return
+        try:
+            packet = self._open(FrameKind.DATAGRAM, data)[0]
+        except RejectedError as rejected:
+            self._count(now, rejected)
+            return
+        except DecodeError:
+            statistics.dropped_malformed += 1
+            return
+        if core.status is not JoinStatus.LEFT and core.status is not JoinStatus.NAME_IN_USE:
+            self.take(now, packet, synced=False)
+
+    def _open(self, kind: FrameKind, data: bytes) -> tuple[Packet, bytes]:
+        """Return the packet and its binding.
+
+        Raises:
+            DecodeError: it is not to be taken; RejectedError names the counter.
+        """
+        core = self._core
+        frame = open_frame(core.keyring, kind, data)
+        if frame.instance == core.identity.instance:
+            if kind is FrameKind.DATAGRAM:
+                raise RejectedError("dropped_own" if frame.counter <= core.counter else "clone")
+        elif not self._windows.is_fresh(frame.instance, frame.counter):
+            raise RejectedError("dropped_replay")
+        return core.decoder.decode(frame.instance, frame.body), binding_of(frame.instance, frame.counter)
+
+    def _open_request(self, hello: Hello, frame: bytes) -> tuple[Packet, bytes]:
+        if hello.version != VERSION:
+            raise RejectedError("dropped_version")
+        return self._open(FrameKind.REQUEST, frame)
+
+    def _count(self, now: int, rejected: RejectedError) -> None:
+        statistics = self._core.statistics
+        counter = rejected.counter
+        if counter == "clone":
+            counter = "dropped_own"
+            self._core.defence.heard_clone(now)
+        setattr(statistics, counter, getattr(statistics, counter) + 1)
+
+    def take(self, now: int, packet: Packet, *, synced: bool) -> None:
+        """Hand each message to its handler, then judge what the sender's envelope says of itself."""
+        handlers = self._in_state if synced else self._in_datagrams
+        for message in packet.messages:
+            handler = handlers.get(type(message))
+            if handler is not None:
+                handler(now, packet, message, synced=synced)
+        if self._core.is_active:
+            self._judge_sender(now, packet)
+
+    # Exchanges --------------------------------------------------------------------------------------------------
+
+    def request(self, now: int, source: Address | None, data: bytes) -> bytes | PendingReply | None:
+        """Take one exchange request and return its reply."""
+        core, statistics = self._core, self._core.statistics
+        statistics.bytes_received += len(data)
+        if source is not None and not self._limiter.admits(now, source.host):
+            statistics.dropped_rate += 1
+            return None
+        hello: Hello | None = None
+        try:
+            hello, frame = split_hello(HELLO_MAGIC, data)
+            packet, binding = self._open_request(hello, frame)
+        except RejectedError as rejected:
+            self._count(now, rejected)
+            if hello is None or rejected.counter not in REFUSED:
+                return None
+            self._tell_refusal(now, source, hello)
+            return self._refusal(data)
+        except DecodeError:
+            statistics.dropped_malformed += 1
+            return None
+        if core.status in {JoinStatus.LEFT, JoinStatus.NAME_IN_USE}:
+            return None
+        return self._answer(now, packet, binding)
+
+    def _answer(self, now: int, packet: Packet, binding: bytes) -> bytes | PendingReply | None:
+        core = self._core
+        first = packet.messages[0] if packet.messages else None
+        if isinstance(first, Sync):
+            messages = core.joiner.answer(now, packet, first)
+        elif isinstance(first, Ping):
+            messages = [self._pong(first)]
+            self._judge_sender(now, packet)
+        elif isinstance(first, Request):
+            self._judge_sender(now, packet)
+            return core.user.receive(now, packet, first, binding)
+        else:
+            core.statistics.dropped_malformed += 1
+            return None
+        core.statistics.exchanges_answered += 1
+        return core.seal_reply(binding, messages)
+
+    def _refusal(self, request: bytes) -> bytes | None:
+        core = self._core
+        refusal = encode_hello(REFUSAL_MAGIC, core.config.cluster, core.keyring.ids())
+        # A stranger never gets more than it sent.
+        return refusal if len(refusal) <= len(request) else None
+
+    def reply(self, now: int, exchange_id: int, data: bytes) -> None:
+        """Take the reply to an own exchange."""
+        core, statistics = self._core, self._core.statistics
+        pending = core.exchanges.pop(exchange_id, None)
+        statistics.bytes_received += len(data)
+        if pending is None:
+            return
+        try:
+            if data[:2] == REFUSAL_MAGIC:
+                self._tell_refusal(now, pending.destination, split_hello(REFUSAL_MAGIC, data)[0])
+                raise RejectedError("dropped_key")
+            frame = open_frame(core.keyring, FrameKind.REPLY, data, pending.binding)
+            packet = core.decoder.decode(frame.instance, frame.body)
+        except DecodeError as error:
+            self._count(now, error if isinstance(error, RejectedError) else RejectedError("dropped_malformed"))
+            self._failed(now, pending.owner)
+            return
+        pending.owner.replied(now, packet)
+        if core.is_active and packet.instance != core.identity.instance:
+            self._judge_sender(now, packet)
+
+    def no_reply(self, now: int, exchange_id: int) -> None:
+        """Hear that an own exchange failed."""
+        pending = self._core.exchanges.pop(exchange_id, None)
+        if pending is not None:
+            self._failed(now, pending.owner)
+
+    def _failed(self, now: int, owner: Any) -> None:
+        self._core.statistics.exchanges_failed += 1
+        owner.failed(now)
+
+    def _tell_refusal(self, now: int, address: Address | None, hello: Hello) -> None:
+        core = self._core
+        key = (address, hello.cluster)
+        told_at = self._refused.get(key)
+        if told_at is not None and now - told_at < core.config.ns(REFUSAL_QUIET_S):
+            return
+        if len(self._refused) >= REFUSALS_TOLD_MAX:
+            del self._refused[next(iter(self._refused))]
+        self._refused[key] = now
+        core.emit(PeerRefused(address, self._difference(hello)))
+
+    def _difference(self, hello: Hello) -> str:
+        core = self._core
+        if hello.version != VERSION:
+            return f"it speaks protocol version {hello.version}, this node {VERSION}: run the same release on both"
+        if hello.cluster != core.config.cluster:
+            return f"it is of cluster {hello.cluster!r}, this node of {core.config.cluster!r}: set the same name"
+        theirs = ", ".join(key_id.hex() for key_id in hello.key_ids)
+        ours = ", ".join(key_id.hex() for key_id in core.keyring.ids())
+        return f"its key ids are {theirs}, this node's {ours}: give both one key in common that the sender signs with"
+
+    # Message handlers -------------------------------------------------------------------------------------------
+
+    def _on_ping(self, now: int, packet: Packet, ping: Ping, *, synced: bool) -> None:
+        self._core.send(packet.address, self._pong(ping))
+
+    def _pong(self, ping: Ping) -> bytes:
+        identity = self._core.identity
+        is_me = ping.name == identity.name and ping.instance == identity.instance
+        return encode_message(Ack(ping.sequence) if is_me else NotMe(ping.sequence))
+
+    def _on_ack(self, now: int, packet: Packet, ack: Ack, *, synced: bool) -> None:
+        waiter = self._core.waiters.get(ack.sequence)
+        if waiter is not None:
+            waiter.acked(now, packet)
+
+    def _on_nack(self, now: int, packet: Packet, nack: Nack, *, synced: bool) -> None:
+        waiter = self._core.waiters.get(nack.sequence)
+        if waiter is not None:
+            waiter.nacked(now, packet)
+
+    def _on_not_me(self, now: int, packet: Packet, not_me: NotMe, *, synced: bool) -> None:
+        waiter = self._core.waiters.get(not_me.sequence)
+        if waiter is not None:
+            waiter.refused(now, packet)
+
+    def _on_introduce(self, now: int, packet: Packet, introduce: Introduce, *, synced: bool) -> None:
+        self._core.send(packet.address, self._core.identity.alive_bytes)
+
+    # The sender's envelope --------------------------------------------------------------------------------------
+
+    def _judge_sender(self, now: int, packet: Packet) -> None:
+        core = self._core
+        core.healer.heard(now, packet)
+        core.prober.heard_anybody(now)
+        if packet.name == core.identity.name:
+            core.defence.heard_namesake(now, packet)
+            return
+        entry = core.table.get(packet.name)
+        if entry is None:
+            if packet.name not in core.verifier:
+                self._introduce(now, packet)
+            return
+        epoch, instance, incarnation, state = entry.claim
+        if packet.instance != instance or packet.epoch != epoch:
+            self._judge_other_life(now, packet, entry)
+            return
+        entry.heard_at = now
+        if packet.vitals_counter > entry.vitals_counter:
+            self._take_vitals(now, packet, entry)
+        if packet.incarnation == incarnation:
+            if state is not MemberState.ALIVE:
+                self._tell(now, packet, entry)
+            elif entry.payload_at[2] != incarnation:
+                self._introduce(now, packet)
+        elif packet.incarnation > incarnation:
+            core.news.heard_first_hand(now, entry, packet.incarnation)
+            self._introduce(now, packet)
+        elif state is not MemberState.ALIVE:
+            self._tell(now, packet, entry)
+
+    def _judge_other_life(self, now: int, packet: Packet, entry: Entry) -> None:
+        if (packet.epoch, packet.instance) > entry.claim.life:
+            self._introduce(now, packet)
+            return
+        if packet.instance != entry.claim.instance:
+            self._core.statistics.name_conflicts += 1
+        self._tell(now, packet, entry)
+
+    def _take_vitals(self, now: int, packet: Packet, entry: Entry) -> None:
+        has_changed = packet.vitals != entry.vitals
+        entry.vitals_counter, entry.vitals, entry.vitals_at = packet.vitals_counter, packet.vitals, now
+        if has_changed and entry.is_live:
+            self._core.emit(VitalsChanged(entry.member(now)))
+
+    def _tell(self, now: int, packet: Packet, entry: Entry) -> None:
+        """Answer a stale sender with what is held against it, at most once per probe time-out (P8)."""
+        core = self._core
+        if entry.claim.state is MemberState.LEFT and packet.instance == entry.claim.instance:
+            return
+        if entry.told_at is not None and now - entry.told_at < core.config.ns(core.config.probe_timeout_s):
+            return
+        entry.told_at = now
+        core.statistics.stale_answered += 1
+        messages = [] if packet.instance == entry.claim.instance else [entry.alive_bytes]
+        if entry.claim.state is not MemberState.ALIVE:
+            messages.append(entry.claim_bytes(entry.accuser()))
+        if messages:
+            core.send(packet.address, *messages)
+
+    def _introduce(self, now: int, packet: Packet) -> None:
+        """Ask a sender for its Alive, at most once per probe time-out."""
+        core = self._core
+        asked_at = self._asked.get(packet.instance)
+        if asked_at is not None and now - asked_at < core.config.ns(core.config.probe_timeout_s):
+            return
+        if len(self._asked) >= STRANGERS_MAX:
+            del self._asked[next(iter(self._asked))]
+        self._asked[packet.instance] = now
+        core.statistics.introductions += 1
+        core.send(packet.address, encode_message(Introduce()))

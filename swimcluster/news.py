@@ -1,0 +1,222 @@
+"""What is heard about members and what follows from it: the merge by precedence and its effects.
+
+Rules P1 to P12 of docs/protocol.md. Everything that changes another member's state passes through here.
+"""
+
+from __future__ import annotations
+
+from swimcluster.address import Address
+from swimcluster.core import Core
+from swimcluster.events import (
+    MemberAlive,
+    MemberDied,
+    MemberJoined,
+    MemberLeft,
+    MemberMoved,
+    MemberRestarted,
+    MemberSuspected,
+    MetadataChanged,
+    NameConflict,
+)
+from swimcluster.member import Claim, Member, MemberState, overrides
+from swimcluster.membership import Entry
+from swimcluster.messages import Alive, Dead, Left, Packet, Suspect
+from swimcluster.suspicion import Suspicion
+
+INCARNATION_JUMP_MAX = 2**20
+"""No honest life moves further between two hearings; a greater jump is refused (P6)."""
+
+ALIVE, SUSPECT, DEAD, LEFT = MemberState.ALIVE, MemberState.SUSPECT, MemberState.DEAD, MemberState.LEFT
+
+
+class News:
+    """Applies claims about other members."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    # Messages ---------------------------------------------------------------------------------------------------
+
+    def on_alive(self, now: int, packet: Packet, message: Alive, *, synced: bool) -> None:
+        """Take a member's own words, first-hand or carried."""
+        core = self._core
+        claim = Claim(message.epoch, message.instance, message.incarnation, ALIVE)
+        address = core.decoder.address(message.host, message.port)
+        if message.name == core.identity.name:
+            core.defence.heard_of_self(now, claim, address)
+            return
+        entry = core.table.get(message.name)
+        if entry is None:
+            core.verifier.consider(now, message, address)
+            return
+        if not self._is_plausible(entry, claim):
+            return
+        is_same_life = claim.life == entry.payload_at[:2]
+        if is_same_life and address != entry.address:
+            core.statistics.dropped_implausible += 1
+            core.emit(NameConflict(entry.name, kept=entry.address, refused=address))
+            return
+        is_newer_payload = (claim.epoch, claim.instance, claim.incarnation) > entry.payload_at
+        is_newer_claim = overrides(claim, entry.claim)
+        if is_newer_claim or (is_newer_payload and claim.life == entry.claim.life):
+            payload = (message, address) if is_newer_payload else None
+            self.adopt(now, entry, claim if is_newer_claim else entry.claim, payload, "alive")
+            core.publish(entry.name, entry.alive_bytes if entry.claim.state is ALIVE else self._claim_bytes(entry))
+
+    def on_suspect(self, now: int, packet: Packet, message: Suspect, *, synced: bool) -> None:
+        """Take an accusation."""
+        claim = Claim(message.epoch, message.instance, message.incarnation, SUSPECT)
+        self._on_failure(now, message.name, claim, message.accuser, synced=synced)
+
+    def on_dead(self, now: int, packet: Packet, message: Dead, *, synced: bool) -> None:
+        """Take a verdict; by state exchange it is only a suspicion, so that the member can refute (P9)."""
+        claim = Claim(message.epoch, message.instance, message.incarnation, DEAD)
+        self._on_failure(now, message.name, claim, message.accuser, synced=synced)
+
+    def on_left(self, now: int, packet: Packet, message: Left, *, synced: bool) -> None:
+        """Take a farewell, first-hand or carried."""
+        claim = Claim(message.epoch, message.instance, message.incarnation, LEFT)
+        self._on_failure(now, message.name, claim, "", synced=synced)
+
+    def _on_failure(self, now: int, name: str, claim: Claim, accuser: str, *, synced: bool) -> None:
+        core = self._core
+        if name == core.identity.name:
+            core.defence.heard_of_self(now, claim, None)
+            return
+        entry = core.table.get(name)
+        if entry is None:
+            core.verifier.heard_failure(name, claim)
+            core.statistics.dropped_unknown += 1
+            return
+        if not self._is_plausible(entry, claim):
+            return
+        if synced and claim.state is DEAD and (entry.is_live or claim.life > entry.claim.life):
+            claim, accuser = claim._replace(state=SUSPECT), ""
+        if claim == entry.claim and entry.suspicion is not None:
+            self._confirm(now, entry, accuser)
+        elif overrides(claim, entry.claim):
+            self.adopt(now, entry, claim, None, "news", accuser=accuser)
+            core.publish(name, entry.claim_bytes(accuser))
+
+    def _is_plausible(self, entry: Entry, claim: Claim) -> bool:
+        if claim.life == entry.claim.life and claim.incarnation > entry.claim.incarnation + INCARNATION_JUMP_MAX:
+            self._core.statistics.dropped_implausible += 1
+            return False
+        return True
+
+    def _claim_bytes(self, entry: Entry) -> bytes:
+        return entry.claim_bytes(entry.accuser())
+
+    # Own evidence -----------------------------------------------------------------------------------------------
+
+    def accuse(self, now: int, entry: Entry) -> None:
+        """Suspect a member whose probe failed, or confirm the suspicion that runs."""
+        core = self._core
+        if not entry.is_live:
+            return
+        if entry.suspicion is not None:
+            self._confirm(now, entry, core.identity.name)
+            return
+        core.statistics.accusations += 1
+        claim = entry.claim._replace(state=SUSPECT)
+        self.adopt(now, entry, claim, None, "probe failed", accuser=core.identity.name)
+        core.publish(entry.name, entry.claim_bytes(core.identity.name))
+
+    def heard_first_hand(self, now: int, entry: Entry, incarnation: int) -> None:
+        """Take the incarnation on a member's own packet: it says ALIVE at that version, without the payload."""
+        claim = entry.claim._replace(incarnation=incarnation, state=ALIVE)
+        if overrides(claim, entry.claim) and self._is_plausible(entry, claim):
+            self.adopt(now, entry, claim, None, "own packet")
+
+    # Effects ----------------------------------------------------------------------------------------------------
+
+    def adopt(
+        self,
+        now: int,
+        entry: Entry,
+        claim: Claim,
+        payload: tuple[Alive, Address] | None,
+        cause: str,
+        *,
+        accuser: str = "",
+    ) -> None:
+        """Replace what is held about a member and do what follows: suspicion, events, probe order."""
+        core = self._core
+        previous = entry.member(now)
+        old_metadata, old_claim, was_live = entry.metadata, entry.claim, entry.is_live
+        core.table.change(now, entry, claim, payload, cause)
+        has_refuted = old_claim.state is SUSPECT and claim.state is ALIVE
+        if claim.state is not SUSPECT or claim[:3] != old_claim[:3]:
+            entry.suspicion = None
+        if claim.state is SUSPECT and entry.suspicion is None:
+            self._begin_suspicion(now, entry, accuser)
+        if entry.is_live and not was_live:
+            core.prober.add(entry.name)
+            core.emit(MemberJoined(entry.member(now)))
+        elif was_live and not entry.is_live:
+            core.emit((MemberLeft if claim.state is LEFT else MemberDied)(entry.member(now)))
+        elif was_live:
+            self._emit_change(now, entry, previous)
+        if has_refuted and claim.life == old_claim.life:
+            core.statistics.refuted += 1
+            core.emit(MemberAlive(entry.member(now)))
+        if claim.state is SUSPECT and (old_claim.state is not SUSPECT or claim[:3] != old_claim[:3]):
+            core.emit(MemberSuspected(entry.member(now), accuser))
+        if was_live and entry.is_live and old_metadata != entry.metadata and claim.life == old_claim.life:
+            core.emit(MetadataChanged(entry.member(now)))
+        if not was_live and claim.state is LEFT and old_claim.state is DEAD:
+            core.emit(MemberLeft(entry.member(now)))
+        self._expire_after_suspicion_off(now, entry)
+
+    def _emit_change(self, now: int, entry: Entry, previous: Member) -> None:
+        if entry.claim.instance != previous.instance:
+            self._core.emit(MemberRestarted(entry.member(now), previous))
+        elif entry.address != previous.address:
+            self._core.emit(MemberMoved(entry.member(now), previous))
+
+    def _begin_suspicion(self, now: int, entry: Entry, accuser: str) -> None:
+        core = self._core
+        core.statistics.suspicions += 1
+        entry.suspicion = Suspicion(core.config, now=now, members=core.table.count, accuser=accuser)
+        core.timers.set(entry.suspicion.deadline, self._suspicion_ran_out, entry, entry.suspicion)
+
+    def _expire_after_suspicion_off(self, now: int, entry: Entry) -> None:
+        suspicion = entry.suspicion
+        if suspicion is not None and suspicion.deadline <= now:
+            self._suspicion_ran_out(now, entry, suspicion)
+
+    def _confirm(self, now: int, entry: Entry, accuser: str) -> None:
+        suspicion = entry.suspicion
+        if suspicion is not None and suspicion.confirm(accuser):
+            self._core.statistics.confirmations += 1
+            self._core.timers.set(suspicion.deadline, self._suspicion_ran_out, entry, suspicion)
+            self._core.publish(entry.name, entry.claim_bytes(accuser))
+
+    def _suspicion_ran_out(self, now: int, entry: Entry, suspicion: Suspicion) -> None:
+        core = self._core
+        if entry.suspicion is not suspicion or entry.claim.state is not SUSPECT:
+            return
+        if now < suspicion.deadline:
+            core.timers.set(suspicion.deadline, self._suspicion_ran_out, entry, suspicion)
+            return
+        blackout_until = core.prober.blackout_until(now)
+        if blackout_until is not None and suspicion.accusers == [core.identity.name]:
+            core.timers.set(blackout_until, self._suspicion_ran_out, entry, suspicion)
+            return
+        core.statistics.deaths_declared += 1
+        self.adopt(now, entry, entry.claim._replace(state=DEAD), None, "suspicion ran out")
+        core.publish(entry.name, entry.claim_bytes(core.identity.name))
+
+    def extend_suspicions(self, gap: int) -> None:
+        """Give every suspect the time this node's own clock jumped over; timers re-arm themselves (P23)."""
+        for entry in self._core.table.live.values():
+            if entry.suspicion is not None:
+                entry.suspicion.extend(gap)
+
+    def restart_own_suspicions(self, now: int) -> None:
+        """After an own blackout, give those accused only by this node their least time from now (P13)."""
+        name = self._core.identity.name
+        for entry in self._core.table.live.values():
+            suspicion = entry.suspicion
+            if suspicion is not None and suspicion.accusers == [name]:
+                suspicion.deadline = max(suspicion.deadline, now + suspicion.minimum)

@@ -1,0 +1,78 @@
+"""Pinging for others: the relay's side of an indirect probe (SWIM §3.1; nacks from Lifeguard; rule P12)."""
+
+from __future__ import annotations
+
+from swimcluster.address import Address
+from swimcluster.codec import encode_message
+from swimcluster.core import Core
+from swimcluster.messages import Ack, Nack, NotMe, Packet, Ping, PingReq
+
+RELAYS_MAX = 1024
+"""Pings made for others at one time; further requests are dropped, and the asker's other relays answer."""
+
+
+class Relay:
+    """One ping made for another member; it passes on the first answer."""
+
+    def __init__(self, relays: Relays, request: PingReq, asker: Address) -> None:
+        self._relays = relays
+        self._request = request
+        self._asker = asker
+        self.sequence = 0
+        self.has_answered = False
+
+    def acked(self, now: int, packet: Packet) -> None:
+        """Tell the asker that the target answered."""
+        if packet.instance == self._request.instance:
+            self._answer(encode_message(Ack(self._request.sequence)))
+
+    def refused(self, now: int, packet: Packet) -> None:
+        """Tell the asker that another process listens there."""
+        self._answer(encode_message(NotMe(self._request.sequence)))
+
+    def nacked(self, now: int, packet: Packet) -> None:
+        """Nobody relays for a relay."""
+
+    def say_nack(self, now: int) -> None:
+        """Tell the asker that this node is there and has heard nothing."""
+        if not self.has_answered:
+            self._relays.core.send(self._asker, encode_message(Nack(self._request.sequence)))
+
+    def expire(self, now: int) -> None:
+        """Stop waiting."""
+        self._relays.end(self)
+
+    def _answer(self, message: bytes) -> None:
+        if not self.has_answered:
+            self.has_answered = True
+            self._relays.core.send(self._asker, message)
+            self._relays.end(self)
+
+
+class Relays:
+    """All pings made for others."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._count = 0
+
+    def on_ping_req(self, now: int, packet: Packet, request: PingReq, *, synced: bool) -> None:
+        """Ping the target for the sender."""
+        core, config = self.core, self.core.config
+        if self._count >= RELAYS_MAX:
+            core.statistics.dropped_full += 1
+            return
+        self._count += 1
+        relay = Relay(self, request, packet.address)
+        relay.sequence = core.expect(relay)
+        target = core.decoder.address(request.host, request.port)
+        core.send(target, encode_message(Ping(relay.sequence, request.name, request.instance)))
+        if config.nacks:
+            core.timers.set(now + config.ns(config.probe_timeout_s * config.nack_fraction), relay.say_nack)
+        core.timers.set(now + 2 * config.ns(config.probe_interval_s), relay.expire)
+
+    def end(self, relay: Relay) -> None:
+        """Forget a relay; safe to call twice."""
+        if relay.sequence in self.core.waiters:
+            self.core.forget(relay.sequence)
+            self._count -= 1

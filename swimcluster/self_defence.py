@@ -1,0 +1,125 @@
+"""What this node does about claims on its own name: refute, outlive, or stop (rules P3, P5, P7)."""
+
+from __future__ import annotations
+
+from swimcluster.address import Address
+from swimcluster.codec import EPOCH_MAX, INCARNATION_MAX, INSTANCE_BYTES
+from swimcluster.core import Core
+from swimcluster.events import NameConflict, NameTaken, Outlived
+from swimcluster.holder_check import HolderCheck
+from swimcluster.member import Claim, MemberState
+from swimcluster.messages import Packet
+from swimcluster.news import INCARNATION_JUMP_MAX
+from swimcluster.transmits import JoinStatus
+
+
+class SelfDefence:
+    """Judges news about this node."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._check: HolderCheck | None = None
+        self._check_epoch = 0
+        self._outlived: bytes | None = None
+        self._conflict_told_at: int | None = None
+
+    def heard_of_self(self, now: int, claim: Claim, address: Address | None) -> None:
+        """Take a claim about this node's own name; `address` is known when it came as an Alive."""
+        core = self._core
+        if not core.is_active:
+            return
+        own = core.identity.claim
+        if claim.life == own.life:
+            self._judge_own_life(now, claim, own)
+        elif claim.life > own.life:
+            self._judge_later_life(now, claim, address)
+
+    def _judge_own_life(self, now: int, claim: Claim, own: Claim) -> None:
+        core = self._core
+        if claim <= own:
+            return
+        if claim.incarnation > own.incarnation + INCARNATION_JUMP_MAX:
+            core.statistics.dropped_implausible += 1
+            return
+        core.statistics.refutations += 1
+        if claim.state is not MemberState.ALIVE:
+            core.health.apply(1)
+        if claim.incarnation >= INCARNATION_MAX:
+            self.outlive(now, own.epoch)
+            return
+        core.identity.change("refuted", incarnation=claim.incarnation + 1)
+        core.announce()
+
+    def _judge_later_life(self, now: int, claim: Claim, address: Address | None) -> None:
+        core = self._core
+        if claim.state.is_gone or (address is not None and address == core.identity.address):
+            # Nobody holds it any more: it departed, or it was at the address where this node is now.
+            self.outlive(now, claim.epoch)
+        elif address is None or self._check is not None:
+            return
+        elif claim.instance == self._outlived:
+            # It is alive after all: outliving it twice would make the name alternate.
+            self.stop(now, address)
+        else:
+            self._check_epoch = claim.epoch
+            self._check = HolderCheck(
+                core, name=core.identity.name, instance=claim.instance, address=address, decided=self._decided
+            )
+            self._check.start(now)
+
+    def _decided(self, now: int, is_alive: bool) -> None:
+        check, self._check = self._check, None
+        if check is None or not self._core.is_active:
+            return
+        if is_alive:
+            self.stop(now, check.address)
+        else:
+            self._outlived = check.instance
+            self.outlive(now, self._check_epoch)
+
+    def outlive(self, now: int, held_epoch: int) -> None:
+        """Take an epoch above one that nobody holds."""
+        core = self._core
+        previous = core.identity.epoch
+        epoch = max(previous, held_epoch) + 1
+        if epoch > EPOCH_MAX:
+            self.stop(now, core.identity.address)
+            return
+        core.identity.change("outlived", epoch=epoch)
+        core.announce()
+        core.emit(Outlived(previous, epoch))
+
+    def stop(self, now: int, holder: Address) -> None:
+        """Take no part any more: a live process answers under this name."""
+        core = self._core
+        core.status = JoinStatus.NAME_IN_USE
+        core.timers.clear()
+        core.waiters.clear()
+        core.exchanges.clear()
+        core.emit(NameTaken(core.identity.name, holder))
+
+    def heard_namesake(self, now: int, packet: Packet) -> None:
+        """Another live process under this node's name wrote: judge its life, or tell it of this one."""
+        core = self._core
+        theirs = Claim(packet.epoch, packet.instance, packet.incarnation, MemberState.ALIVE)
+        own = core.identity.claim
+        if theirs.life > own.life:
+            self.heard_of_self(now, theirs, packet.address)
+            return
+        interval = core.config.ns(core.config.probe_timeout_s)
+        if self._conflict_told_at is None or now - self._conflict_told_at >= interval:
+            self._conflict_told_at = now
+            core.statistics.name_conflicts += 1
+            core.emit(NameConflict(core.identity.name, kept=core.identity.address, refused=packet.address))
+            core.send(packet.address, core.identity.alive_bytes)
+
+    def heard_clone(self, now: int) -> None:
+        """A frame of this instance that this process has not sent: a copy of it runs. Become another life."""
+        core = self._core
+        if not core.is_active:
+            return
+        core.statistics.name_conflicts += 1
+        instance = core.rng.getrandbits(8 * INSTANCE_BYTES).to_bytes(INSTANCE_BYTES, "big")
+        core.identity.change("clone seen", epoch=core.identity.epoch + 1, instance=instance)
+        core.announce()
+        core.emit(NameConflict(core.identity.name, kept=core.identity.address, refused=core.identity.address))
