@@ -8,7 +8,8 @@ where the MAC covers method, path and everything after it. A reply's body is a r
 
     length u32 · kind u8 · payload · MAC 16
 
-each sealed over (request MAC, frame number, kind, payload); the last one, of kind 1, says how many came before it.
+each sealed over (request MAC, frame number, kind, payload). The last one is of kind 1: its payload begins with a u64
+that says how many frames came before it, and goes on with the last message.
 Numbers are big-endian. Keyed BLAKE3 authenticates; it does not encrypt.
 """
 
@@ -232,9 +233,15 @@ class FrameSealer:
             raise WireError(f"a frame of {len(payload)} bytes is over the limit")
         return self._seal(_DATA, payload)
 
-    def last(self) -> bytes:
-        """The closing frame; nothing may follow it."""
-        return self._seal(_LAST, _COUNT.pack(self._number))
+    def last(self, payload: bytes) -> bytes:
+        """The closing frame with the last message; nothing may follow it.
+
+        Raises:
+            WireError: the payload is too long.
+        """
+        if len(payload) + _COUNT.size + FRAME_OVERHEAD > limits.PEER_FRAME_BYTES_MAX:
+            raise WireError(f"a frame of {len(payload)} bytes is over the limit")
+        return self._seal(_LAST, _COUNT.pack(self._number) + payload)
 
     def _seal(self, kind: int, payload: bytes) -> bytes:
         mac = _frame_mac(self._key, self._request_mac, self._number, kind, payload)
@@ -279,7 +286,7 @@ class FrameOpener:
             if not hmac.compare_digest(mac, _frame_mac(self._key, self._request_mac, self._number, kind, payload)):
                 self._fail("a frame does not verify")
             if kind == _LAST:
-                self._close(payload)
+                payloads.append(self._close(payload))
             elif kind == _DATA:
                 payloads.append(payload)
             else:
@@ -298,10 +305,11 @@ class FrameOpener:
         if not self.is_complete:
             self._fail("the reply was cut")
 
-    def _close(self, payload: bytes) -> None:
-        if payload != _COUNT.pack(self._number):
+    def _close(self, payload: bytes) -> bytes:
+        if payload[: _COUNT.size] != _COUNT.pack(self._number):
             self._fail("the last frame counts wrong")
         self.is_complete = True
+        return payload[_COUNT.size :]
 
     def _fail(self, message: str) -> None:
         self._broken = True
