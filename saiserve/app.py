@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from saiserve.api import models, openai_routes, ops
+from saiserve.api import messages_routes, models, openai_routes, ops
 from saiserve.api.context import Api
 from saiserve.api.errors import error_body, error_headers, error_style
 from saiserve.api.http import (
@@ -49,6 +49,8 @@ POST_ROUTES: dict[str, ApiHandler] = {
     "/v1/chat/completions": openai_routes.create_chat,
     "/chat/completions": openai_routes.create_chat,
     "/v1/completions": openai_routes.create_completion,
+    "/v1/messages": messages_routes.create_message,
+    "/v1/messages/count_tokens": messages_routes.count_message_tokens,
 }
 HEAD_ROUTES: dict[str, ApiHandler] = {"/": ops.nothing, "/api/hello": ops.nothing}
 

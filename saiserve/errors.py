@@ -92,7 +92,8 @@ class ApiError(Exception):
     """A fault to be told to the client.
 
     `message` is shown to the client: it names the fault and the mend, and holds no secret. `param` is the request
-    field at fault. `retry_after_s` becomes `Retry-After` (RFC 9110 §10.2.3).
+    field at fault. `retry_after_s` becomes `Retry-After` (RFC 9110 §10.2.3). `prompt_tokens` and `context_tokens`
+    go with CONTEXT_TOO_LONG, so that each dialect can use the wording its clients recognise.
     """
 
     def __init__(
@@ -103,6 +104,8 @@ class ApiError(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
         headers: tuple[tuple[str, str], ...] = (),
+        prompt_tokens: int = 0,
+        context_tokens: int = 0,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -110,6 +113,8 @@ class ApiError(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
         self.headers = headers
+        self.prompt_tokens = prompt_tokens
+        self.context_tokens = context_tokens
 
     @property
     def row(self) -> ErrorRow:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from saiserve import limits
 from saiserve.api.body import invalid
 from saiserve.api.http import Call
+from saiserve.api.prepare import Prepared, prepare
 from saiserve.api.service import ModelCard, Service
+from saiserve.chat.request import GenerationRequest
 from saiserve.errors import ApiError, ErrorKind
 
 
@@ -24,6 +26,8 @@ class Origin:
     """Unix seconds."""
     draw_seed: Callable[[], int]
     cards: tuple[ModelCard, ...]
+    conversation: str = ""
+    """What a coding agent's session header says."""
 
     def model(self, given: str | None) -> str:
         """Return the model asked for; when none is named and only one is ready, that one.
@@ -63,6 +67,10 @@ def model_not_found(model: str) -> ApiError:
     )
 
 
+SESSION_HEADERS = ("x-claude-code-session-id", "session-id", "x-session-affinity", "x-session-id")
+"""How coding agents name a session."""
+
+
 def _unix_now() -> int:
     return int(time.time())
 
@@ -93,4 +101,12 @@ class Api:
             created=self.unix_now(),
             draw_seed=self.draw_seed,
             cards=self.service.models(),
+            conversation=next((call.headers[name] for name in SESSION_HEADERS if name in call.headers), "")[:256],
         )
+
+    def prepared(self, request: GenerationRequest) -> Prepared:
+        """Return a request as the model is to see it, and the parser of what it will say."""
+        return prepare(request, find_card(self.service.models(), request.model), self._new_call_id)
+
+    def _new_call_id(self) -> str:
+        return f"call_{self.new_id()[:24]}"

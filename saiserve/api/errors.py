@@ -26,20 +26,36 @@ def error_style(path: str) -> ErrorStyle:
 
 def error_object(error: ApiError, style: ErrorStyle, request_id: str = "") -> dict[str, Any]:
     """Return the error's JSON object. Values are always valid Unicode, whatever the message quotes."""
-    message = printable(error.message)
+    message = printable(_message(error, style))
     if style is ErrorStyle.ANTHROPIC:
         body: dict[str, Any] = {"type": "error", "error": {"type": error.row.anthropic_type, "message": message}}
         if request_id:
             body["request_id"] = request_id
         return body
+    param = "messages" if error.param is None and error.kind is ErrorKind.CONTEXT_TOO_LONG else error.param
     return {
         "error": {
             "message": message,
             "type": error.row.openai_type,
-            "param": None if error.param is None else printable(error.param),
+            "param": None if param is None else printable(param),
             "code": error.row.openai_code,
         }
     }
+
+
+def _message(error: ApiError, style: ErrorStyle) -> str:
+    """Return the message; an overflow in the words by which each kind of client knows to shorten its prompt."""
+    if error.kind is not ErrorKind.CONTEXT_TOO_LONG:
+        return error.message
+    have, room = error.prompt_tokens, error.context_tokens
+    if style is ErrorStyle.ANTHROPIC:
+        return f"prompt is too long: {have} tokens > {room} maximum" if have else f"prompt is too long: {error.message}"
+    if not have:
+        return f"The prompt exceeds the model's maximum context length: {error.message}"
+    return (
+        f"This model's maximum context length is {room} tokens. However, your messages resulted in {have} tokens. "
+        "Please reduce the length of the messages."
+    )
 
 
 def error_body(error: ApiError, style: ErrorStyle, request_id: str = "") -> bytes:

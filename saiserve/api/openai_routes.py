@@ -8,17 +8,12 @@ from saiserve.api.completions import CompletionCollector, CompletionStreamEncode
 from saiserve.api.context import Api
 from saiserve.api.http import Call
 from saiserve.api.sse import Streamed, Whole
-from saiserve.chat.events import AnswerEvent
-
-
-def unparsed(event: AnswerEvent) -> list[AnswerEvent]:
-    """Pass an event on as it is."""
-    return [event]
 
 
 async def create_chat(api: Api, call: Call) -> Streamed | Whole:
     """`POST /v1/chat/completions`."""
     request = decode_chat(call.body, api.origin(call))
+    prepared = api.prepared(request)
     completion_id = f"chatcmpl-{request.id}"
     if request.stream:
         encoder = ChatStreamEncoder(
@@ -28,16 +23,17 @@ async def create_chat(api: Api, call: Call) -> Streamed | Whole:
             choices=request.choices,
             usage=request.stream_usage,
         )
-        return Streamed(api.service, request, encoder, unparsed, api.keepalive_s)
+        return Streamed(api.service, prepared.request, encoder, prepared.parse, api.keepalive_s)
     collector = ChatCollector(
         completion_id=completion_id, created=request.created, model=request.model, choices=request.choices
     )
-    return Whole(api.service, request, collector, unparsed)
+    return Whole(api.service, prepared.request, collector, prepared.parse)
 
 
 async def create_completion(api: Api, call: Call) -> Streamed | Whole:
     """`POST /v1/completions`."""
     request = decode_completion(call.body, api.origin(call))
+    prepared = api.prepared(request)
     completion_id = f"cmpl-{request.id}"
     if request.stream:
         encoder = CompletionStreamEncoder(
@@ -47,8 +43,8 @@ async def create_completion(api: Api, call: Call) -> Streamed | Whole:
             choices=request.choices,
             usage=request.stream_usage,
         )
-        return Streamed(api.service, request, encoder, unparsed, api.keepalive_s)
+        return Streamed(api.service, prepared.request, encoder, prepared.parse, api.keepalive_s)
     collector = CompletionCollector(
         completion_id=completion_id, created=request.created, model=request.model, choices=request.choices
     )
-    return Whole(api.service, request, collector, unparsed)
+    return Whole(api.service, prepared.request, collector, prepared.parse)

@@ -41,11 +41,14 @@ class ModelCard:
     embedding_length: int = 0
     lanes: int = 0
     """Streams the cluster serves at once at full speed; 0 = unknown."""
-    tool_format: str = "hermes"
-    """How this model writes calls: a name in `saiserve.chat.tools.FORMATS`."""
+    tool_format: str = ""
+    """How its template writes calls: a name in `saiserve.chat.tool_formats.FORMATS`. Empty: found in `chat_template`,
+    and where that knows no tools (or is not at hand) the model is taught a generic format in text."""
     reasoning_open: str = "<think>"
     reasoning_close: str = "</think>"
     """What surrounds reasoning in its output; only looked for when `reasoning` is among the capabilities."""
+    reasoning_begun: bool = False
+    """Whether the template itself opens the reasoning when thinking is on, so that the output begins inside it."""
     chat_template: str = ""
     """The template's source, for `/props`; empty when it is not known here."""
 

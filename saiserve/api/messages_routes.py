@@ -1,0 +1,31 @@
+"""The handlers of the Anthropic-shaped routes."""
+
+from __future__ import annotations
+
+from saiserve.api.context import Api
+from saiserve.api.http import Call, Reply, json_reply
+from saiserve.api.messages_reply import MessageCollector, MessageStreamEncoder
+from saiserve.api.messages_request import decode_count, decode_messages
+from saiserve.api.sse import Streamed, Whole
+
+
+async def create_message(api: Api, call: Call) -> Streamed | Whole:
+    """`POST /v1/messages`."""
+    request = decode_messages(call.body, api.origin(call))
+    message_id = f"msg_{request.id}"
+    thinking = bool(request.template_options.get("enable_thinking"))
+    prepared = api.prepared(request)
+    if request.stream:
+        encoder = MessageStreamEncoder(
+            message_id=message_id, model=request.model, thinking=thinking, request_id=call.request_id
+        )
+        return Streamed(api.service, prepared.request, encoder, prepared.parse, api.keepalive_s)
+    collector = MessageCollector(message_id=message_id, model=request.model, thinking=thinking)
+    return Whole(api.service, prepared.request, collector, prepared.parse)
+
+
+async def count_message_tokens(api: Api, call: Call) -> Reply:
+    """`POST /v1/messages/count_tokens`."""
+    request = decode_count(call.body, api.origin(call))
+    counted = await api.service.count(api.prepared(request).request)
+    return json_reply({"input_tokens": counted.tokens})

@@ -1,0 +1,139 @@
+"""Anthropic tools: the client's own, the typed ones a client runs itself, and those only Anthropic's servers run.
+
+A typed client tool gets the schema its documentation gives it. A server tool cannot run here: it is not shown to the
+model, which is told so instead. Deferred tools are shown once a tool result has referred to them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from saiserve.api.body import invalid
+from saiserve.api.messages_schema import MessageBody, ToolBody, ToolChoiceBody
+from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode
+
+_STRING = {"type": "string"}
+CLIENT_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bash_": (
+        "Run a command in a persistent bash shell.",
+        {"type": "object", "properties": {"command": _STRING, "restart": {"type": "boolean"}}},
+    ),
+    "text_editor_": (
+        "View, create and edit text files.",
+        {
+            "type": "object",
+            "properties": {
+                "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert"]},
+                "path": _STRING,
+                "file_text": _STRING,
+                "old_str": _STRING,
+                "new_str": _STRING,
+                "insert_line": {"type": "integer"},
+                "insert_text": _STRING,
+                "view_range": {"type": "array", "items": {"type": "integer"}},
+            },
+            "required": ["command", "path"],
+        },
+    ),
+    "memory_": (
+        "Keep notes in files under /memories.",
+        {
+            "type": "object",
+            "properties": {
+                "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert", "delete", "rename"]},
+                "path": _STRING,
+                "file_text": _STRING,
+                "old_str": _STRING,
+                "new_str": _STRING,
+                "insert_line": {"type": "integer"},
+                "insert_text": _STRING,
+                "old_path": _STRING,
+                "new_path": _STRING,
+            },
+            "required": ["command"],
+        },
+    ),
+}
+"""Typed tools that the client executes, by the start of their type: description and input schema."""
+
+
+def tools_of(bodies: list[ToolBody], referenced: frozenset[str]) -> tuple[Tool, ...]:
+    """Return the tools shown to the model.
+
+    Raises:
+        ApiError: 400 for a tool without name or schema, and for two of one name.
+    """
+    tools: list[Tool] = []
+    for index, body in enumerate(bodies):
+        tool = _tool(body, f"tools[{index}]")
+        if tool is None or (body.defer_loading and body.name not in referenced):
+            continue
+        if tool.name in {other.name for other in tools}:
+            raise invalid(f"tools[{index}].name: {tool.name!r} is defined twice.", f"tools[{index}].name")
+        tools.append(tool)
+    return tuple(tools)
+
+
+def _tool(body: ToolBody, at: str) -> Tool | None:
+    if body.type == "custom":
+        if not body.name or body.input_schema is None:
+            missing = "input_schema" if body.name else "name"
+            raise invalid(f"{at}.{missing}: this field is required.", f"{at}.{missing}")
+        return Tool(body.name, body.description, body.input_schema, strict=body.strict)
+    for start, (description, schema) in CLIENT_TOOLS.items():
+        if body.type.startswith(start):
+            return Tool(body.name or start.rstrip("_"), description, schema)
+    return None
+
+
+def referenced_tools(messages: list[MessageBody]) -> frozenset[str]:
+    """Return the names that tool results have referred to, or that were called, anywhere in the conversation."""
+    names: set[str] = set()
+    for message in messages:
+        for block in message.content if isinstance(message.content, list) else ():
+            if block.type == "tool_use":
+                names.add(block.name)
+            inner = block.content if isinstance(block.content, list) else []
+            names |= {
+                str(item.get("tool_name", ""))
+                for item in inner
+                if isinstance(item, dict) and item.get("type") == "tool_reference"
+            }
+    return frozenset(names)
+
+
+def unserved_tools_note(bodies: list[ToolBody]) -> str:
+    """Return a sentence for the model about server tools that cannot run here; empty when there are none."""
+    unserved = [
+        body.name or body.type
+        for body in bodies
+        if body.type != "custom" and not body.type.startswith((*CLIENT_TOOLS, "tool_search_"))
+    ]
+    if not unserved:
+        return ""
+    return f"These tools are not available on this server: {', '.join(unserved)}. If one is needed, say so."
+
+
+def tool_choice_of(body: ToolChoiceBody | None, tools: tuple[Tool, ...]) -> ToolChoice:
+    """Return whether tools may or must be called.
+
+    Raises:
+        ApiError: 400 for a choice that no tool fits.
+    """
+    if body is None:
+        return ToolChoice()
+    parallel = not body.disable_parallel_tool_use
+    match body.type:
+        case "auto":
+            return ToolChoice(parallel=parallel)
+        case "none":
+            return ToolChoice(ToolChoiceMode.NONE, parallel=parallel)
+        case "any":
+            if not tools:
+                raise invalid("tool_choice: any, but no usable tools were given.", "tool_choice")
+            return ToolChoice(ToolChoiceMode.REQUIRED, parallel=parallel)
+        case "tool":
+            if body.name not in {tool.name for tool in tools}:
+                raise invalid(f"tool_choice.name: {body.name[:60]!r} is not among the usable tools.", "tool_choice")
+            return ToolChoice(ToolChoiceMode.NAMED, body.name, parallel=parallel)
+    raise invalid(f"tool_choice.type: {body.type[:40]!r} is not one of auto, any, tool, none.", "tool_choice")

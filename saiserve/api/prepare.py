@@ -1,0 +1,101 @@
+"""What a model's own ways make of a request: how it is told of tools, what its output is held to, how it is parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from saiserve.api.body import invalid
+from saiserve.api.service import ModelCard
+from saiserve.chat.events import AnswerEvent
+from saiserve.chat.parsed import AnswerParser
+from saiserve.chat.reasoning import ReasoningSplitter
+from saiserve.chat.request import GenerationRequest, ImagePart, Tool, ToolChoiceMode
+from saiserve.chat.tool_formats import GENERIC, ToolFormat, format_named, format_of_template, with_tools_as_text
+from saiserve.chat.tool_grammar import tool_constraint
+from saiserve.chat.tool_parser import ToolCallParser
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request as the model is to see it, and the parser for its answer."""
+
+    request: GenerationRequest
+    parse: Callable[[AnswerEvent], list[AnswerEvent]]
+
+
+def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Callable[[], str]) -> Prepared:
+    """Fit a request to its model. Without a card (an unknown model) it stays as it is: the service says what is wrong.
+
+    Raises:
+        ApiError: 400 for images sent to a model that cannot see.
+    """
+    if card is None:
+        return Prepared(request, _unparsed)
+    _check_images(request, card)
+    tool_format, is_native = _format(card)
+    usable = () if request.tool_choice.mode is ToolChoiceMode.NONE else request.tools
+    parser = _parser(request, card, tool_format, usable, new_call_id)
+    constraint = tool_constraint(tool_format, usable, request.tool_choice, request.constraint)
+    options = dict(request.template_options)
+    if constraint is not None and "reasoning" in card.capabilities:
+        # A constraint holds from the first token on, so there is no room for reasoning before it.
+        options["enable_thinking"] = False
+    prepared = replace(request, constraint=constraint, template_options=options)
+    own_stop = _own_stop(request, tool_format, usable)
+    if own_stop:
+        prepared = replace(prepared, stop=(*request.stop, own_stop))
+    if request.messages is not None and not is_native:
+        messages = with_tools_as_text(request.messages, usable)
+        prepared = replace(prepared, messages=messages, tools=())
+    return Prepared(prepared, parser)
+
+
+def _format(card: ModelCard) -> tuple[ToolFormat, bool]:
+    name = card.tool_format or format_of_template(card.chat_template)
+    return (format_named(name), True) if name else (GENERIC, False)
+
+
+def _own_stop(request: GenerationRequest, tool_format: ToolFormat, usable: tuple[Tool, ...]) -> str:
+    """Return the string that ends an answer after its only call; empty when more may follow."""
+    one_call = usable and not request.tool_choice.parallel
+    return tool_format.closer if one_call and tool_format.closer not in request.stop else ""
+
+
+def _parser(
+    request: GenerationRequest,
+    card: ModelCard,
+    tool_format: ToolFormat,
+    usable: tuple[Tool, ...],
+    new_call_id: Callable[[], str],
+) -> Callable[[AnswerEvent], list[AnswerEvent]]:
+    splits = "reasoning" in card.capabilities and request.messages is not None
+    if not splits and not usable:
+        return _unparsed
+    thinks = request.template_options.get("enable_thinking", True) is not False and request.constraint is None
+    begun = card.reasoning_begun and thinks and not request.continue_final
+    splitter = partial(ReasoningSplitter, card.reasoning_open, card.reasoning_close, begun=begun)
+    parser = partial(ToolCallParser, tool_format, usable, parallel=request.tool_choice.parallel)
+    return AnswerParser(
+        request.choices,
+        splitter=splitter if splits else None,
+        parser=parser if usable else None,
+        tools=usable,
+        new_call_id=new_call_id,
+        own_stop=_own_stop(request, tool_format, usable),
+    )
+
+
+def _unparsed(event: AnswerEvent) -> list[AnswerEvent]:
+    return [event]
+
+
+def _check_images(request: GenerationRequest, card: ModelCard) -> None:
+    if "vision" in card.capabilities:
+        return
+    for index, message in enumerate(request.messages or ()):
+        if any(isinstance(part, ImagePart) for part in message.parts):
+            raise invalid(
+                f"messages[{index}].content: the model {card.id} does not see images.", f"messages[{index}].content"
+            )

@@ -1,0 +1,123 @@
+"""From raw output to canonical events: reasoning first, then tool calls in what is left. One parser per request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from saiserve.chat.events import (
+    AnswerEvent,
+    AnswerFailed,
+    ChoiceFinished,
+    ReasoningDelta,
+    StopKind,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+)
+from saiserve.chat.reasoning import ReasoningSplitter
+from saiserve.chat.request import Tool
+from saiserve.chat.tool_parser import ParsedCall, Piece, ToolCallParser
+from saiserve.engines.messages import TokenLogprob
+
+
+@dataclass(slots=True)
+class _Choice:
+    splitter: ReasoningSplitter | None
+    parser: ToolCallParser | None
+    calls: int = 0
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+
+class AnswerParser:
+    """Parses the events of one answer. Calls that a source has parsed already pass through."""
+
+    def __init__(
+        self,
+        choices: int,
+        *,
+        splitter: Callable[[], ReasoningSplitter] | None = None,
+        parser: Callable[[], ToolCallParser] | None = None,
+        tools: Sequence[Tool] = (),
+        new_call_id: Callable[[], str],
+        own_stop: str = "",
+    ) -> None:
+        self._choices = [
+            _Choice(splitter() if splitter is not None else None, parser() if parser is not None else None)
+            for _ in range(choices)
+        ]
+        self._namespaces = {tool.name: tool.namespace for tool in tools if tool.namespace}
+        self._new_call_id = new_call_id
+        self._own_stop = own_stop
+
+    def __call__(self, event: AnswerEvent) -> list[AnswerEvent]:
+        """Return the events one event becomes."""
+        match event:
+            case TextDelta():
+                return self._text(event)
+            case ToolCallStarted():
+                self._choices[event.choice].calls += 1
+                return [event]
+            case ChoiceFinished():
+                return self._finish(event)
+            case AnswerFailed():
+                return [event]
+        return [event]
+
+    def _text(self, event: TextDelta) -> list[AnswerEvent]:
+        choice = self._choices[event.choice]
+        choice.logprobs += event.logprobs or ()
+        events: list[AnswerEvent] = []
+        text = event.text
+        if choice.splitter is not None:
+            split = choice.splitter.feed(text)
+            if split.reasoning:
+                events.append(ReasoningDelta(event.choice, split.reasoning))
+            text = split.text
+        pieces: list[Piece] = [text] if choice.parser is None else choice.parser.feed(text)
+        return events + self._events(event.choice, pieces, keep_logprobs=choice.parser is None)
+
+    def _events(self, index: int, pieces: list[Piece], *, keep_logprobs: bool) -> list[AnswerEvent]:
+        choice = self._choices[index]
+        events: list[AnswerEvent] = []
+        for piece in pieces:
+            if isinstance(piece, ParsedCall):
+                events += self._call(index, piece)
+            elif piece or (keep_logprobs and choice.logprobs):
+                logprobs = tuple(choice.logprobs) or None
+                choice.logprobs = []
+                events.append(TextDelta(index, piece, logprobs))
+        return events
+
+    def _call(self, index: int, call: ParsedCall) -> list[AnswerEvent]:
+        choice = self._choices[index]
+        namespace = self._namespaces.get(call.name, "")
+        name = call.name.removeprefix(f"{namespace}__") if namespace else call.name
+        started = ToolCallStarted(index, choice.calls, self._new_call_id(), name, namespace)
+        choice.calls += 1
+        return [started, ToolCallDelta(index, started.index, call.arguments)]
+
+    def _finish(self, event: ChoiceFinished) -> list[AnswerEvent]:
+        choice = self._choices[event.choice]
+        events: list[AnswerEvent] = []
+        pieces: list[Piece] = []
+        if choice.splitter is not None:
+            split = choice.splitter.finish()
+            if split.reasoning:
+                events.append(ReasoningDelta(event.choice, split.reasoning))
+            pieces = [split.text]
+        if choice.parser is not None:
+            pieces = [piece for text in pieces if isinstance(text, str) for piece in choice.parser.feed(text)]
+            pieces += choice.parser.finish()
+        events += self._events(event.choice, pieces, keep_logprobs=choice.parser is None)
+        return [*events, self._end(event, called=choice.calls > 0)]
+
+    def _end(self, event: ChoiceFinished, *, called: bool) -> ChoiceFinished:
+        """A stop string of our own is no stop string of the client's; an end with calls is an end in calls."""
+        kind = event.kind
+        stop_string = event.stop_string
+        if kind is StopKind.STOP_STRING and self._own_stop and stop_string == self._own_stop:
+            kind, stop_string = StopKind.END, None
+        if called and kind is StopKind.END:
+            kind = StopKind.TOOL_CALLS
+        return ChoiceFinished(event.choice, kind, stop_string)

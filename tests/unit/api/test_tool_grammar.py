@@ -1,0 +1,89 @@
+"""`tool_choice` as grammar: what llguidance accepts under it, and that the parser finds what it accepts."""
+
+from __future__ import annotations
+
+import json
+
+import llguidance
+import pytest
+
+from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode
+from saiserve.chat.tool_formats import FORMATS
+from saiserve.chat.tool_grammar import tool_constraint
+from saiserve.chat.tool_parser import ParsedCall, ToolCallParser
+from saiserve.engines.messages import Constraint
+
+REFERRING = {
+    "type": "object",
+    "properties": {"place": {"$ref": "#/$defs/place"}},
+    "required": ["place"],
+    "additionalProperties": False,
+    "$defs": {"place": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}},
+}
+TOOLS = [Tool("go", "", REFERRING), Tool("now", "", {})]
+REQUIRED = ToolChoice(ToolChoiceMode.REQUIRED)
+
+SAID = {
+    "hermes": ('<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>', "\n"),
+    "qwen_xml": ('<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>', "\n"),
+    "llama3": ('{"name": "%s", "parameters": %s}', "; "),
+    "json": ('{"name": "%s", "arguments": %s}', "; "),
+}
+
+
+def accepts(constraint: Constraint, text: str) -> bool:
+    assert constraint.kind == "lark"
+    tokenizer = llguidance.LLTokenizer("byte")
+    matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(constraint.body))
+    assert not matcher.is_error(), matcher.get_error()
+    tokens = tokenizer.tokenize_str(text)
+    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+
+@pytest.mark.parametrize("name", list(SAID))
+def test_required_means_calls_of_known_tools_with_fitting_arguments_and_nothing_else(name):
+    call, separator = SAID[name]
+    grammar = tool_constraint(FORMATS[name], TOOLS, REQUIRED)
+    go, now = call % ("go", '{"place": {"x": 1}}'), call % ("now", "{}")
+    assert accepts(grammar, go)
+    assert accepts(grammar, now)
+    assert accepts(grammar, go + separator + now)
+    assert not accepts(grammar, "Hello")
+    assert not accepts(grammar, call % ("other", "{}"))
+    assert not accepts(grammar, call % ("go", '{"place": {"x": "one"}}'))
+    assert not accepts(grammar, call % ("go", "{}"))
+    parsed = ToolCallParser(FORMATS[name], TOOLS).feed(go + separator + now)
+    parser = ToolCallParser(FORMATS[name], TOOLS)
+    parsed = parser.feed(go + separator + now) + parser.finish()
+    assert [piece.name for piece in parsed if isinstance(piece, ParsedCall)] == ["go", "now"]
+
+
+def test_mistral_writes_an_array():
+    grammar = tool_constraint(FORMATS["mistral"], TOOLS, REQUIRED)
+    text = '[TOOL_CALLS][{"name": "go", "arguments": {"place": {"x": 1}}}, {"name": "now", "arguments": {}}]'
+    assert accepts(grammar, text)
+    assert len(ToolCallParser(FORMATS["mistral"], TOOLS).feed(text)) == 2
+
+
+def test_a_named_tool_is_the_only_one_and_parallel_false_means_one_call():
+    call, separator = SAID["hermes"]
+    now = call % ("now", "{}")
+    grammar = tool_constraint(FORMATS["hermes"], TOOLS, ToolChoice(ToolChoiceMode.NAMED, "now", parallel=False))
+    assert accepts(grammar, now)
+    assert not accepts(grammar, call % ("go", '{"place": {"x": 1}}'))
+    assert not accepts(grammar, now + separator + now)
+
+
+def test_auto_with_a_schema_allows_a_call_or_a_fitting_answer():
+    answer = Constraint("json_schema", json.dumps({"type": "object", "required": ["a"]}))
+    grammar = tool_constraint(FORMATS["hermes"], TOOLS, ToolChoice(), answer)
+    assert accepts(grammar, SAID["hermes"][0] % ("now", "{}"))
+    assert accepts(grammar, '{"a": 1}')
+    assert not accepts(grammar, '{"b": 1}')
+
+
+def test_auto_alone_and_none_leave_the_answer_as_the_client_wants_it():
+    answer = Constraint("json_object")
+    assert tool_constraint(FORMATS["hermes"], TOOLS, ToolChoice()) is None
+    assert tool_constraint(FORMATS["hermes"], TOOLS, ToolChoice(ToolChoiceMode.NONE), answer) is answer
+    assert tool_constraint(FORMATS["hermes"], (), ToolChoice(), answer) is answer
