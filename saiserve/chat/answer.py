@@ -33,6 +33,7 @@ class ChoiceText:
         self._decoded = 0
         self._shown = 0
         self._logprobs: deque[tuple[int, int, TokenLogprob]] = deque()
+        """(first character, character after the last, entry) of tokens whose text is not all shown."""
 
     @property
     def stopped(self) -> bool:
@@ -43,23 +44,28 @@ class ChoiceText:
         """The text these tokens make showable."""
         if self.stopped:
             return []
-        if message.logprobs is None:
-            return self._show(self._decode(message.data))
-        events: list[TextDelta] = []
-        for entry in message.logprobs:
+        entries = message.logprobs or ()
+        pieces = [entry.piece for entry in entries] or [message.data]
+        if b"".join(pieces) != message.data:
+            pieces = [*(b"" for _ in pieces[1:]), message.data]
+        text = ""
+        for index, piece in enumerate(pieces):
             start = self._decoded
-            text = self._decode(entry.piece)
-            self._logprobs.append((start, self._decoded, entry))
-            events += self._show(text)
-        return events
+            text += self._decode(piece)
+            if entries:
+                end = self._decoded + bool(self._utf8.pending)
+                self._logprobs.append((start, end, entries[index]))
+        return self._show(self._stop.feed(text))
 
     def finish(self, reason: FinishReason, stop_string: str | None = None) -> list[TextDelta | ChoiceFinished]:
         """Text held back until now, then the end. A stop string found here outranks the engine's reason."""
         events: list[TextDelta | ChoiceFinished] = []
         if not self.stopped:
-            events += self._show(self._decode_rest())
-        if not self.stopped:
-            events += self._show_text(self._stop.finish(), is_last=True)
+            tail = self._utf8.finish()
+            self._decoded += len(tail)
+            text = self._stop.feed(tail)
+            text += "" if self.stopped else self._stop.finish()
+            events += self._show(text, is_end=True)
         kind = StopKind.STOP_STRING if self.stopped else _KINDS[reason]
         events.append(ChoiceFinished(self.choice, kind, self._stop.found or stop_string))
         return events
@@ -69,23 +75,16 @@ class ChoiceText:
         self._decoded += len(text)
         return text
 
-    def _decode_rest(self) -> str:
-        text = self._utf8.finish()
-        self._decoded += len(text)
-        return text
-
-    def _show(self, text: str) -> list[TextDelta]:
-        return self._show_text(self._stop.feed(text), is_last=self.stopped)
-
-    def _show_text(self, text: str, *, is_last: bool) -> list[TextDelta]:
+    def _show(self, text: str, *, is_end: bool = False) -> list[TextDelta]:
         self._shown += len(text)
         ready: list[TokenLogprob] = []
-        while self._logprobs and (
-            self._logprobs[0][1] <= self._shown or (is_last and self._logprobs[0][0] < self._shown)
-        ):
-            if self._logprobs[0][1] == self._logprobs[0][0] and not is_last and self._utf8.pending:
-                break
+        while self._logprobs and self._is_due(*self._logprobs[0][:2], is_end=is_end):
             ready.append(self._logprobs.popleft()[2])
         if not text and not ready:
             return []
-        return [TextDelta(self.choice, text, tuple(ready) if ready else None)]
+        return [TextDelta(self.choice, text, tuple(ready) or None)]
+
+    def _is_due(self, start: int, end: int, *, is_end: bool) -> bool:
+        if self.stopped:
+            return start < self._shown
+        return is_end or end <= self._shown

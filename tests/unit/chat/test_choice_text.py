@@ -1,0 +1,77 @@
+"""One choice from tokens to events: text, stop strings, log-probabilities."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saiserve.chat.answer import ChoiceText
+from saiserve.chat.events import ChoiceFinished, StopKind, TextDelta
+from saiserve.engines.messages import FinishReason, TokenLogprob, Tokens
+
+
+def tokens(*pieces: bytes, logprobs: bool = False, first: int = 0) -> Tokens:
+    ids = tuple(range(first, first + len(pieces)))
+    entries = tuple(TokenLogprob(i, piece, -0.1) for i, piece in zip(ids, pieces, strict=True))
+    return Tokens("a", ids, b"".join(pieces), entries if logprobs else None)
+
+
+def test_half_a_character_waits_and_its_logprob_with_it() -> None:
+    choice = ChoiceText(0)
+    assert choice.tokens(tokens(b"a\xc3", logprobs=True)) == [TextDelta(0, "a")]
+    (delta,) = choice.tokens(tokens(b"\xa9", logprobs=True, first=1))
+    assert delta.text == "é"
+    assert [entry.token for entry in delta.logprobs or ()] == [0, 1]
+
+
+def test_logprobs_of_held_text_come_with_it_and_those_behind_a_stop_string_never() -> None:
+    choice = ChoiceText(0, ("STOP",))
+    assert choice.tokens(tokens(b"ok ", b"ST", logprobs=True)) == [
+        TextDelta(0, "ok ", (TokenLogprob(0, b"ok ", -0.1),))
+    ]
+    assert choice.tokens(tokens(b"OP", b"more", logprobs=True, first=2)) == []
+    assert choice.stopped
+    assert choice.finish(FinishReason.LENGTH) == [ChoiceFinished(0, StopKind.STOP_STRING, "STOP")]
+
+
+def test_an_unfinished_prefix_is_delivered_at_the_end() -> None:
+    choice = ChoiceText(2, ("STOP",))
+    assert choice.tokens(tokens(b"ST")) == []
+    assert choice.finish(FinishReason.STOP) == [TextDelta(2, "ST"), ChoiceFinished(2, StopKind.END, None)]
+
+
+def test_a_stop_string_the_engine_saw_is_believed() -> None:
+    (finish,) = ChoiceText(0).finish(FinishReason.STOP_STRING, "x")
+    assert finish == ChoiceFinished(0, StopKind.STOP_STRING, "x")
+
+
+def test_logprobs_without_bytes_of_their_own_still_come_out() -> None:
+    choice = ChoiceText(0)
+    entries = (TokenLogprob(1, b"", -1.0), TokenLogprob(2, b"?", -1.0))
+    (delta,) = choice.tokens(Tokens("a", (1, 2), b"whole", entries))
+    assert (delta.text, delta.logprobs) == ("whole", entries)
+    (last,) = choice.tokens(Tokens("a", (3,), b"", (TokenLogprob(3, b"", -1.0),)))
+    assert last == TextDelta(0, "", (TokenLogprob(3, b"", -1.0),))
+
+
+@given(
+    pieces=st.lists(st.binary(max_size=3), max_size=20),
+    group=st.integers(1, 4),
+    stops=st.lists(st.text("ab", min_size=1, max_size=2), max_size=1),
+)
+def test_without_a_stop_every_logprob_comes_once_in_order(pieces: list[bytes], group: int, stops: list[str]) -> None:
+    choice = ChoiceText(0, tuple(stops))
+    events: list[object] = []
+    for at in range(0, len(pieces), group):
+        events += choice.tokens(tokens(*pieces[at : at + group], logprobs=True, first=at))
+    events += choice.finish(FinishReason.STOP)
+    deltas = [event for event in events if isinstance(event, TextDelta)]
+    shown = [entry.token for delta in deltas for entry in delta.logprobs or ()]
+    text = "".join(delta.text for delta in deltas)
+    whole = b"".join(pieces).decode("utf-8", "replace")
+    if choice.stopped:
+        assert whole.startswith(text)
+        assert shown == list(range(len(shown)))
+    else:
+        assert text == whole
+        assert shown == list(range(len(pieces)))
