@@ -17,6 +17,7 @@ from __future__ import annotations
 import pickle
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import chain
 
 from saiserve.engines.llamacpp.kv import DecodeOutcome, Family, KvCache, Row
 
@@ -42,10 +43,7 @@ class _Cells:
         self.of: dict[int, dict[int, int]] = defaultdict(dict)
         """sequence → position → cell"""
         self.head = 0
-
-    @property
-    def used(self) -> int:
-        return sum(1 for owners in self.owners if owners)
+        self.used = 0
 
     def span(self, sequence: int) -> tuple[int, int]:
         cells = self.of.get(sequence)
@@ -66,6 +64,7 @@ class _Cells:
         del self.of[sequence][position]
         self.owners[cell].discard(sequence)
         if not self.owners[cell]:
+            self.used -= 1
             self.head = min(self.head, cell)
 
     def _may_take(self, cell: int, last: dict[int, int]) -> bool:
@@ -79,10 +78,11 @@ class _Cells:
 
     def find(self, count: int) -> list[int] | None:
         """Cells for `count` tokens from `head` on, None if there are not enough."""
-        last = {sequence: max(cells) for sequence, cells in self.of.items() if cells}
-        order = [*range(self.head, self.total), *range(self.head)]
+        if not self.window and self.total - self.used < count:
+            return None
+        last = {sequence: max(cells) for sequence, cells in self.of.items() if cells} if self.window else {}
         found: list[int] = []
-        for cell in order:
+        for cell in chain(range(self.head, self.total), range(self.head)):
             if len(found) == count:
                 break
             if self._may_take(cell, last):
@@ -90,6 +90,7 @@ class _Cells:
         return found if len(found) == count else None
 
     def put(self, cell: int, sequence: int, position: int, token: int) -> None:
+        self.used += not self.owners[cell]
         for owner in list(self.owners[cell]):
             del self.of[owner][self.position[cell]]  # silently lost
         self.position[cell], self.token[cell], self.owners[cell] = position, token, {sequence}
@@ -279,7 +280,7 @@ class FakeKv:
     def _compute(self, row: Row) -> None:
         """Fail if anything that this row looks at is missing or another sequence's."""
         held = self.full.of[row.sequence]
-        if any(position not in held for position in range(row.position)):
+        if len([position for position in held if position < row.position]) != row.position:
             raise WrongPrefixError(f"sequence {row.sequence} has holes below {row.position}")
         if self.windowed is not None:
             seen = self.windowed.tokens(row.sequence)

@@ -11,11 +11,11 @@ from array import array
 from collections import Counter
 
 from saiserve.engines.llamacpp.cells import CellLedger
-from saiserve.engines.llamacpp.host_store import Blob, HostStore
+from saiserve.engines.llamacpp.host_tier import HostTier, Saved
 from saiserve.engines.llamacpp.job import HeldPrefix
 from saiserve.engines.llamacpp.kv import Family, KvCache
-from saiserve.engines.llamacpp.prefix_tree import Node, PrefixTree
-from saiserve.engines.llamacpp.reuse import Choice, Held, Segment, choose
+from saiserve.engines.llamacpp.prefix_tree import Forest, Node
+from saiserve.engines.llamacpp.reuse import Choice, Held, choose
 
 PARK_TOKENS_MAX = 4096
 """Tokens moved to host memory in one step when nothing presses (about 2 ms per 1,000)."""
@@ -55,12 +55,11 @@ class PrefixCache:
         self.pins = pins and kv.family is Family.WINDOW
         self.spare = kv.sequences_max - 1
         self.cells = CellLedger()
-        self.store = HostStore(host_bytes_max, self._blob_evicted)
         self.held: dict[int, Held] = {}
         self.counts: Counter[str] = Counter()
-        self._trees: dict[str, PrefixTree] = {}
+        self._forest = Forest()
+        self.host = HostTier(kv, self._forest, host_bytes_max, self.spare, self.counts)
         self._free = list(range(self.spare - 1, -1, -1))
-        self._moved_tokens = 0
 
     # Asking
 
@@ -72,7 +71,7 @@ class PrefixCache:
     @property
     def makes_checkpoints(self) -> bool:
         """Whether states at chosen places are kept."""
-        return self.family is Family.RECURRENT and self.store.bytes_max > 0
+        return self.family is Family.RECURRENT and self.host.store.bytes_max > 0
 
     @property
     def is_over_hot(self) -> bool:
@@ -82,7 +81,7 @@ class PrefixCache:
     @property
     def has_moved(self) -> bool:
         """Whether this step already moved something between the tiers."""
-        return self._moved_tokens > 0
+        return self.host.moved_tokens > 0
 
     @property
     def has_chores(self) -> bool:
@@ -94,9 +93,9 @@ class PrefixCache:
         return {
             **dict.fromkeys(CACHE_COUNTERS, 0.0),
             **self.counts,
-            "host_evictions": self.store.evictions,
-            "host_bytes": self.store.bytes_used,
-            "host_blobs": len(self.store.blobs),
+            "host_evictions": self.host.store.evictions,
+            "host_bytes": self.host.store.bytes_used,
+            "host_blobs": len(self.host.store.blobs),
             "cells_used": self.cells.used,
             "cells_idle": self.cells.idle,
             "cells_total": self.kv.cells_total,
@@ -112,16 +111,14 @@ class PrefixCache:
         ]
         prefixes += [
             HeldPrefix(blob.end, blob.isolation, "host", blob.used_at, len(blob.data))
-            for blob in self.store.blobs.values()
+            for blob in self.host.store.blobs.values()
         ]
         return tuple(heapq.nlargest(most, prefixes, key=lambda prefix: prefix.used_at))
 
     def look(self, tokens: array[int], isolation: str) -> Choice:
         """What to reuse for a prompt; at least its last id is left to compute, so that there are logits."""
-        tree = self._trees.get(isolation)
-        if tree is None:
-            return Choice()
-        return choose(tree.match(tokens, len(tokens) - 1), self.family, self.held, self.store.blobs)
+        path = self._forest.match(isolation, tokens, len(tokens) - 1)
+        return choose(path, self.family, self.held, self.host.store.blobs)
 
     def idle_cells_beside(self, source: Held | None) -> int:
         """Cells that could be freed without touching `source`, at least."""
@@ -133,7 +130,7 @@ class PrefixCache:
 
     def begin_step(self) -> None:
         """A new step: it may move something between the tiers again."""
-        self._moved_tokens = 0
+        self.host.moved_tokens = 0
 
     def open(self, now: int, tokens: array[int], isolation: str, choice: Choice) -> Held | None:
         """Begin a running sequence; `ready` of the result says how much was reused. None: no sequence id is free."""
@@ -143,16 +140,27 @@ class PrefixCache:
                 return held
             choice = Choice()
         sequence = self._take_id(now, choice.source)
+        if sequence is None:  # every other id runs, and the source is idle: its own id will do
+            choice = Choice()
+            sequence = self._take_id(now, None)
         if sequence is None:
             return None
         cut = self._fill(now, sequence, choice)
-        tree = self._trees.setdefault(isolation, PrefixTree())
+        tree = self._forest.tree(isolation)
         tip = tree.place(tokens, len(tokens))
         tree.add_sequence(sequence, tip)
-        held = Held(sequence, tokens, isolation, tip, len(tokens), now, ready=cut)
+        held = Held(sequence, tokens, isolation, tip, len(tokens), now, ready=cut, floor=self._floor_of(choice, cut))
         self.held[sequence] = held
         self._pin(held)
         return held
+
+    def _floor_of(self, choice: Choice, cut: int) -> int:
+        """The earliest cut that a sequence begun this way allows: a restored one has only its last window (WINDOW)."""
+        if self.family is not Family.WINDOW or cut == 0:
+            return 0
+        if choice.source is not None:
+            return choice.source.floor
+        return cut - 1 if cut > self.kv.window else 0
 
     def _adopt(self, now: int, tokens: array[int], choice: Choice) -> Held | None:
         """Take an idle sequence over, whole. None: the gate refused it, it is gone."""
@@ -162,7 +170,7 @@ class PrefixCache:
             self.counts["gate_refusals"] += 1
             self.discard(held)
             return None
-        tree = self._trees[held.isolation]
+        tree = self._forest.tree(held.isolation)
         held.tip = tree.extend_sequence(held.sequence, held.tip, tokens, len(tokens))
         held.tokens, held.planned, held.used_at = tokens, len(tokens), now
         held.is_idle, held.is_running = False, True
@@ -180,10 +188,15 @@ class PrefixCache:
             self.cells.fork(source.sequence, sequence, choice.source_cut)
             source.used_at = now
             self.counts["copies"] += 1
-        cut = self._restore(now, sequence, choice)
+        cut = self.host.restore(now, sequence, choice)
+        if choice.segments:
+            restored = (
+                cut - choice.source_cut if self.family is Family.FULL else choice.segments[0].blob.end * bool(cut)
+            )
+            self.cells.extend(sequence, restored)
         if cut and choice.checkpoint is not None and choice.checkpoint.end == cut:
             self.kv.restore(sequence, choice.checkpoint.data, partial=True)
-            self.store.touch(now, choice.checkpoint)
+            self.host.store.touch(now, choice.checkpoint)
             if not source and not self.kv.remove(sequence, cut, -1):
                 cut = 0
             self.cells.truncate(sequence, cut)
@@ -197,29 +210,6 @@ class PrefixCache:
                 self.discard(source)
         return 0
 
-    def _restore(self, now: int, sequence: int, choice: Choice) -> int:
-        """Put host states in after what was copied; returns how many ids are in place."""
-        cut = choice.source_cut
-        for segment in choice.segments:
-            if not self._restore_segment(sequence, segment):
-                break
-            self.cells.extend(sequence, segment.end - segment.start if self.family is Family.FULL else segment.blob.end)
-            self.store.touch(now, segment.blob)
-            self._moved_tokens += segment.end - segment.start
-            self.counts["moves_from_host"] += 1
-            self.counts["host_hit_tokens"] += segment.end - segment.start
-            cut = segment.end
-        return cut
-
-    def _restore_segment(self, sequence: int, segment: Segment) -> bool:
-        if self.family is not Family.FULL:
-            return self.kv.restore(sequence, segment.blob.data, partial=False)
-        if not self.kv.restore(self.spare, segment.blob.data, partial=False):
-            return False
-        self.kv.copy(self.spare, sequence, segment.start, segment.end)
-        self.kv.remove(self.spare, 0, -1)
-        return True
-
     def grow(self, held: Held, count: int) -> None:
         """`count` more ids of a running sequence were computed."""
         self.cells.extend(held.sequence, count)
@@ -230,7 +220,7 @@ class PrefixCache:
             self._pin(held)
 
     def _tell_tree(self, held: Held) -> None:
-        tree = self._trees[held.isolation]
+        tree = self._forest.tree(held.isolation)
         held.tip = tree.extend_sequence(held.sequence, held.tip, held.tokens, held.ready)
         held.planned = held.ready
 
@@ -247,7 +237,7 @@ class PrefixCache:
             self.discard(held)
             return
         self._pin(held)
-        tree = self._trees[held.isolation]
+        tree = self._forest.tree(held.isolation)
         if held.ready > held.planned:
             self._tell_tree(held)
         elif held.ready < held.planned:
@@ -264,7 +254,8 @@ class PrefixCache:
         anywhere = self.family is Family.FULL or self.pins
         for sequence in list(held.tip.sequences - {held.sequence}):
             other = self.held[sequence]
-            if other.ready >= held.ready if anywhere else other.is_idle and other.ready == held.ready:
+            as_good = other.ready >= held.ready and other.floor <= held.floor
+            if as_good if anywhere else other.is_idle and other.ready == held.ready:
                 other.used_at = now
                 self.discard(held)
                 return
@@ -273,7 +264,8 @@ class PrefixCache:
         node: Node | None = held.tip
         covered: set[int] = set()
         while node is not None and node.parent is not None:
-            covered |= {each for each in node.sequences if self.held[each].is_idle and self.held[each].tip is node}
+            ending = (self.held[each] for each in node.sequences if self.held[each].tip is node)
+            covered |= {other.sequence for other in ending if other.is_idle and other.floor >= held.floor}
             node = node.parent
         for sequence in covered - {held.sequence}:
             self.discard(self.held[sequence])
@@ -285,8 +277,8 @@ class PrefixCache:
         if self.pins:
             self.kv.remove(held.sequence + self.kv.sequences_max, 0, -1)
         self.cells.drop(held.sequence)
-        self._trees[held.isolation].remove_sequence(held.sequence, held.tip)
-        self._forget_if_empty(held.isolation)
+        self._forest.tree(held.isolation).remove_sequence(held.sequence, held.tip)
+        self._forest.forget_if_empty(held.isolation)
         del self.held[held.sequence]
         self._free.append(held.sequence)
 
@@ -325,105 +317,18 @@ class PrefixCache:
 
     def _evict(self, now: int, held: Held) -> None:
         """Drop an idle sequence under pressure, saving it first if this step has not moved much yet."""
-        if self._moved_tokens < PRESSED_TOKENS_MAX:
-            self.park(now, held, tokens_max=held.ready)
-        if held.sequence in self.held:
+        pressed = self.host.moved_tokens >= PRESSED_TOKENS_MAX
+        if pressed or self.host.save(now, held, held.ready) is not Saved.WHOLE:
             self.counts["idle_evictions"] += 1
-            self.discard(held)
+        self.discard(held)
 
     def park_one(self, now: int) -> bool:
         """One move towards host memory if idle prefixes hold too much; whether anything was done."""
         victim = self._oldest_idle(None, with_cells=False)
-        if not self.is_over_hot or victim is None or self._moved_tokens:
+        if not self.is_over_hot or victim is None or self.host.moved_tokens:
             return False
-        if not self.park(now, victim, tokens_max=PARK_TOKENS_MAX):
-            self.counts["idle_evictions"] += 1
+        saved = self.host.save(now, victim, PARK_TOKENS_MAX)
+        if saved is not Saved.PARTLY:
+            self.counts["idle_evictions"] += saved is Saved.NO_ROOM
             self.discard(victim)
         return True
-
-    def park(self, now: int, held: Held, *, tokens_max: int) -> bool:
-        """Save what the host does not have of an idle sequence, and drop the sequence once it has all.
-
-        False: there is no room in host memory; the sequence is still there.
-        """
-        if self.family is not Family.FULL:
-            return self._park_whole(now, held)
-        node: Node | None = held.tip
-        while node is not None and not node.blobs:
-            node = node.parent
-        start, parent = (node.end, self.store.blobs[next(iter(node.blobs))]) if node is not None else (0, None)
-        if start < held.ready:
-            end = min(held.ready, start + tokens_max)
-            if not self.store.bytes_max:
-                return False
-            data = self._save_segment(held.sequence, start, end)
-            if not self._keep(now, held, data, start=start, end=end, parent=parent):
-                return False
-            start = end
-        if start >= held.ready:
-            self.discard(held)
-        return True
-
-    def _park_whole(self, now: int, held: Held) -> bool:
-        if held.tip.blob_tip is None:
-            if not self.store.bytes_max:
-                return False
-            data = self.kv.save(held.sequence, partial=False)
-            if not self._keep(now, held, data, start=0, end=held.ready):
-                return False
-        self.discard(held)
-        return True
-
-    def _save_segment(self, sequence: int, start: int, end: int) -> bytes:
-        self.kv.copy(sequence, self.spare, start, end)
-        data = self.kv.save(self.spare, partial=False)
-        self.kv.remove(self.spare, 0, -1)
-        return data
-
-    def _keep(self, now: int, held: Held, data: bytes, *, start: int, end: int, parent: Blob | None = None) -> bool:
-        self._moved_tokens += end - start
-        blob = self.store.put(
-            now, data, start=start, end=end, isolation=held.isolation, cost=end - start, parent=parent
-        )
-        if blob is None:
-            return False
-        tree = self._trees[held.isolation]
-        blob.node = tree.place(held.tokens, end)
-        tree.add_blob(blob.id, blob.node, start)
-        self.counts["moves_to_host"] += 1
-        return True
-
-    def take_checkpoint(self, now: int, held: Held) -> None:
-        """Keep the state of a running sequence at the place where it stands, for branches (RECURRENT)."""
-        tree = self._trees[held.isolation]
-        node = tree.place(held.tokens, held.ready)
-        if node.checkpoint is not None:
-            self.store.touch(now, self.store.blobs[node.checkpoint])
-            return
-        blob = self.store.put(
-            now,
-            self.kv.save(held.sequence, partial=True),
-            start=held.ready,
-            end=held.ready,
-            isolation=held.isolation,
-            cost=held.ready,
-            is_checkpoint=True,
-        )
-        if blob is not None:
-            blob.node = tree.place(held.tokens, held.ready)  # evictions may have joined the first one away
-            tree.set_checkpoint(blob.id, blob.node)
-            self.counts["checkpoints"] += 1
-
-    def _blob_evicted(self, blob: Blob) -> None:
-        tree = self._trees[blob.isolation]
-        assert blob.node is not None
-        if blob.is_checkpoint:
-            tree.clear_checkpoint(blob.node)
-        else:
-            tree.remove_blob(blob.id, blob.node)
-        self._forget_if_empty(blob.isolation)
-
-    def _forget_if_empty(self, isolation: str) -> None:
-        tree = self._trees.get(isolation)
-        if tree is not None and tree.is_empty:
-            del self._trees[isolation]

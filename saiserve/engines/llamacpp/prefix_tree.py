@@ -208,3 +208,25 @@ class PrefixTree:
                     child.tokens = current.tokens + child.tokens
                     child.parent = parent
                     parent.children[child.tokens[0]] = child
+
+
+class Forest:
+    """A tree for each isolation key that holds anything."""
+
+    def __init__(self) -> None:
+        self.trees: dict[str, PrefixTree] = {}
+
+    def tree(self, isolation: str) -> PrefixTree:
+        """The tree of a key, made if need be."""
+        return self.trees.setdefault(isolation, PrefixTree())
+
+    def match(self, isolation: str, tokens: array[int], limit: int) -> list[tuple[Node, int]]:
+        """`PrefixTree.match` in the tree of a key; nothing is made."""
+        tree = self.trees.get(isolation)
+        return tree.match(tokens, limit) if tree is not None else []
+
+    def forget_if_empty(self, isolation: str) -> None:
+        """Drop a tree that nobody is in."""
+        tree = self.trees.get(isolation)
+        if tree is not None and tree.is_empty:
+            del self.trees[isolation]

@@ -41,6 +41,8 @@ class Held:
     """Ids whose cells are in the cache."""
     pinned: int = 0
     """WINDOW: ids whose cells the twin holds too."""
+    floor: int = 0
+    """WINDOW: earliest cut that its windowed cells allow; 0 unless it came from host memory."""
     is_idle: bool = False
     is_running: bool = True
     """False once it is idle or gone."""
@@ -129,7 +131,8 @@ def _from_sequences(
 def _usable(source: Held, depth: int, family: Family, checkpoints: list[tuple[int, Blob]]) -> tuple[int, Blob | None]:
     """How many ids of a sequence can be reused, and the checkpoint needed for it."""
     if family is not Family.RECURRENT:
-        return min(depth, source.ready), None
+        cut = min(depth, source.ready)
+        return (cut, None) if cut >= source.floor else (0, None)
     if source.ready <= depth:
         return source.ready, None
     for cut, blob in reversed(checkpoints):

@@ -23,11 +23,10 @@ is so too (between chunks of the worker's loop).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from saiserve.engines.llamacpp.admission import TYPICAL_ANSWER_TOKENS, Queue, ServiceTime
 from saiserve.engines.llamacpp.batch import allot_prefill, compose
+from saiserve.engines.llamacpp.checkpoints import checkpoint_places
 from saiserve.engines.llamacpp.job import (
     Broken,
     HeldPrefix,
@@ -45,33 +44,11 @@ from saiserve.engines.llamacpp.prefix_cache import PrefixCache
 from saiserve.engines.llamacpp.prefix_tree import tokens_of
 from saiserve.engines.llamacpp.rates import NS_PER_S, Rates
 from saiserve.engines.llamacpp.reuse import Choice
+from saiserve.engines.llamacpp.scheduler_config import SchedulerConfig
 from saiserve.engines.llamacpp.stream import Stream
 from saiserve.engines.messages import Load
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
-    """Limits and first guesses. Rates are learned; give what was measured at load."""
-
-    lanes: int
-    """Streams at once, ≥ 1; see lanes.py."""
-    batch_max: int
-    """Rows in one step at most: n_ubatch."""
-    queue_max: int = 256
-    """Jobs waiting for a lane; the next is refused."""
-    prefill_budget_s: float = 0.25
-    """Longest step wanted while streams run."""
-    hot_cells_max: int = 2048
-    """Cells that only idle prefixes hold; beyond it they move to host memory, one per step."""
-    host_bytes_max: int = 0
-    """Host memory for moved prefixes and checkpoints; 0: none, idle prefixes are dropped instead."""
-    prefill_rate: float = 0.0
-    """Tokens per second measured at load, 0: unknown."""
-    decode_rate: float = 0.0
-    """Tokens per second of one stream alone measured at load, 0: unknown."""
-    pins: bool = True
-    """WINDOW only: hold cells by twin ids. Right with swa_full=True, wrong with False (docs/engine.md)."""
-
+__all__ = ["Scheduler", "SchedulerConfig"]
 
 COUNTERS = (
     "steps",
@@ -93,10 +70,6 @@ CHUNK_MIN = 16
 """Prefill rows a step has at least, however slow the machine."""
 CHUNK_UNKNOWN = 64
 """Prefill rows beside running streams before any rate is known."""
-CHECKPOINTS_MAX = 8
-"""Checkpoints one job takes at message boundaries."""
-CHECKPOINT_STEP_MIN = 64
-"""Tokens between two of them at least."""
 EMBEDDING_SHARE = 0.2
 """Share of the time that embeddings get while streams run."""
 HELD_MAX = 1_024
@@ -231,7 +204,11 @@ class Scheduler:
         self._take_checkpoints(now)
         self._admit(now)
         self._cache.park_one(now)
+        jobs = len(self._streams)
         step = self._compose(now)
+        if step is None and len(self._streams) < jobs:  # a lone job ran out of room: the next may start
+            self._admit(now)
+            step = self._compose(now)
         if step is not None:
             self._in_flight = step
             self._counts["steps"] += 1
@@ -242,7 +219,7 @@ class Scheduler:
             held = stream.held
             if held is not None and held.ready in held.cuts:
                 held.cuts.discard(held.ready)
-                self._cache.take_checkpoint(now, held)
+                self._cache.host.take_checkpoint(now, held)
 
     def _admit(self, now: int) -> None:
         """Give lanes to waiting jobs in their order; those that wait for another's prefill are passed over."""
@@ -302,7 +279,7 @@ class Scheduler:
             held.cuts = checkpoint_places(stream.job.boundaries, held.ready, len(stream.tokens))
         if held.ready in held.cuts:
             held.cuts.discard(held.ready)
-            self._cache.take_checkpoint(now, held)
+            self._cache.host.take_checkpoint(now, held)
         return True
 
     def _compose(self, now: int) -> Step | None:
@@ -368,13 +345,13 @@ class Scheduler:
         streams = [by_id[part.job_id] for part in step.parts]
         if outcome is DecodeOutcome.DONE:
             self._done(step, streams, elapsed_ns)
-        elif outcome is DecodeOutcome.NO_ROOM:
+        ended = [stream for stream in streams if stream.ended]
+        for stream in ended:
+            self._leave(now, stream)
+        if outcome is DecodeOutcome.NO_ROOM and not ended:
             self._no_room(now, streams, step)
-        else:
+        elif outcome is DecodeOutcome.REJECTED:
             self._rejected(now, streams)
-        for stream in streams:
-            if stream.ended and stream.held is not None:
-                self._leave(now, stream)
         return self.notices()
 
     def _done(self, step: Step, streams: list[Stream], elapsed_ns: int) -> None:
@@ -409,14 +386,16 @@ class Scheduler:
         """Find the job whose rows the model refuses by running each of the batch alone."""
         self._counts["rejected"] += 1
         if len(streams) > 1:
-            self._suspects = [stream.job.id for stream in streams]
+            self._suspects = [stream.job.id for stream in streams if not stream.ended]
             return
         (stream,) = streams
+        if stream.ended:
+            return
         self._suspects = [job_id for job_id in self._suspects if job_id != stream.job.id]
-        self._streams.pop(stream.job.id, None)
-        if not stream.ended:
-            stream.ended = True
-            self._notices.append(Broken(stream.job.id))
+        del self._streams[stream.job.id]
+        stream.ended = True
+        self._leave(now, stream)
+        self._notices.append(Broken(stream.job.id))
 
     def notices(self) -> tuple[Notice, ...]:
         """Notices not yet given out (each is given once, here or by `completed`)."""
@@ -460,20 +439,3 @@ class Scheduler:
     def held(self) -> tuple[HeldPrefix, ...]:
         """Prefixes that could be reused, newest first."""
         return self._cache.report(HELD_MAX)
-
-
-def checkpoint_places(boundaries: Sequence[int], ready: int, end: int) -> set[int]:
-    """Which message boundaries in [ready, end) deserve a checkpoint: the first, and the last ones not too close."""
-    open_to = [place for place in boundaries if max(ready, 1) <= place < end]
-    if not open_to:
-        return set()
-    places = {open_to[-1]}
-    previous = open_to[-1]
-    for place in reversed(open_to[:-1]):
-        if len(places) >= CHECKPOINTS_MAX - 1:
-            break
-        if previous - place >= CHECKPOINT_STEP_MIN:
-            places.add(place)
-            previous = place
-    places.add(open_to[0])
-    return places

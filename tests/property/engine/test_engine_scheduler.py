@@ -1,0 +1,143 @@
+"""Random lives of a scheduler over the fake cache, which fails at the first row computed on a wrong prefix."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from saiserve.engines.llamacpp.kv import Family
+from saiserve.engines.llamacpp.prefix_tree import Node, PrefixTree
+from tests.fakes.engine_loop import Loop, job, make_loop
+
+FAMILIES = [Family.FULL, Family.WINDOW, Family.RECURRENT]
+
+
+def check_everything(loop: Loop) -> None:
+    """The trees, the sequences, the store and the cache tell one story."""
+    cache = loop.scheduler._cache
+    sequences = loop.kv.sequences_max
+    twins = {held.sequence + sequences for held in cache.held.values() if held.pinned} if cache.pins else set()
+    ready = {held.sequence for held in cache.held.values() if held.ready}
+    assert loop.kv.sequences_used == ready | twins
+    assert set(cache.held) | set(cache._free) == set(range(sequences - 1))
+    assert not set(cache.held) & set(cache._free)
+    assert {held.sequence for held in cache.held.values() if not held.is_idle} == set(loop.scheduler._running)
+    blobs = set()
+    checkpoints = set()
+    for isolation, tree in cache._forest.trees.items():
+        assert not tree.is_empty
+        for holder in check_tree(tree):
+            blob = cache.host.store.blobs[holder]
+            assert blob.isolation == isolation
+            (checkpoints if blob.is_checkpoint else blobs).add(holder)
+    assert blobs | checkpoints == set(cache.host.store.blobs)
+    assert (
+        cache.host.store.bytes_used
+        == sum(len(blob.data) for blob in cache.host.store.blobs.values())
+        <= cache.host.store.bytes_max
+    )
+    for held in cache.held.values():
+        ids = ids_to(held.tip)
+        assert ids == list(held.tokens[: held.planned]), "the tree says other ids than the sequence"
+        assert loop.kv.context(held.sequence) == tuple(held.tokens[: held.ready])
+        assert held.sequence in held.tip.sequences
+
+
+def ids_to(node: Node | None) -> list[int]:
+    ids: list[int] = []
+    while node is not None:
+        ids = [*node.tokens, *ids]
+        node = node.parent
+    return ids
+
+
+def check_tree(tree: PrefixTree) -> set[int]:
+    """Check the shape; returns the blobs and checkpoints in it."""
+    found: set[int] = set()
+    todo = [tree.root]
+    while todo:
+        node = todo.pop()
+        for first, child in node.children.items():
+            assert child.parent is node
+            assert child.tokens[0] == first
+            assert child.start == node.end
+            if node.parent is not None:
+                assert child.sequences <= node.sequences
+            found |= child.blobs
+            if child.checkpoint is not None:
+                found.add(child.checkpoint)
+            assert child.sequences or child.blobs or child.checkpoint is not None or child.children
+            todo.append(child)
+    return found
+
+
+def play(loop: Loop, rng: random.Random, rounds: int) -> None:
+    """Submit, cancel and step at random; then let everything end."""
+    bases = [[rng.randrange(50) for _ in range(rng.randrange(5, 90))] for _ in range(4)]
+    spoken: list[list[int]] = []
+    for count in range(rounds):
+        kind = rng.random()
+        if kind < 0.35:
+            pool = bases + spoken[-6:]
+            start = rng.choice(pool)
+            prompt = start[: rng.randrange(1, len(start) + 1)] + [rng.randrange(50) for _ in range(rng.randrange(20))]
+            cuts = sorted({rng.randrange(1, len(prompt) + 1) for _ in range(3)})
+            loop.submit(
+                job(
+                    f"j{count}",
+                    prompt,
+                    rng.choice([1, 2, 5, 20, 60]),
+                    priority=rng.choice([0, 0, 0, 5, -5]),
+                    isolation=rng.choice(["", "", "", "other"]),
+                    boundaries=tuple(cuts),
+                    prompt_tokens=rng.randrange(1, len(prompt) + 1),
+                )
+            )
+        elif kind < 0.42 and loop.jobs:
+            loop.cancel(rng.choice(list(loop.jobs)))
+        elif kind < 0.45:
+            loop.kv.no_room_next = 1
+        elif kind < 0.46:
+            loop.kv.reject_token = rng.choice([None, 7])
+        else:
+            in_flight = rng.choice(list(loop.jobs)) if loop.jobs and rng.random() < 0.05 else None
+            loop.turn(cancel_in_flight=in_flight)
+        done = [name for name in loop.ended if name in loop.answers]
+        spoken += [[*loop.jobs[name].tokens, *loop.answers.pop(name)] for name in done]
+        if count % 8 == 0:
+            check_everything(loop)
+    loop.run()
+    check_everything(loop)
+    assert set(loop.ended) == set(loop.jobs), "somebody starved"
+    assert loop.scheduler.load().busy == loop.scheduler.load().queued == 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(
+    seed=st.integers(0, 2**32),
+    lanes=st.integers(1, 6),
+    cells=st.sampled_from([130, 200, 400, 1500]),
+    host=st.sampled_from([0, 3_000, 20_000, 1 << 22]),
+    hot=st.sampled_from([0, 40, 2000]),
+    batch=st.sampled_from([8, 32, 64]),
+)
+@settings(max_examples=20)
+def test_no_life_computes_on_a_wrong_prefix_loses_a_job_or_leaks_a_cell(
+    family: Family, seed: int, lanes: int, cells: int, host: int, hot: int, batch: int
+) -> None:
+    rng = random.Random(seed)
+    loop = make_loop(
+        family,
+        cells=cells,
+        sequences=lanes + rng.choice([1, 2, 4]),
+        window=rng.choice([2, 8, 16]) if family is Family.WINDOW else 0,
+        lanes=lanes,
+        batch_max=batch,
+        host_bytes_max=host,
+        hot_cells_max=hot,
+        queue_max=30,
+    )
+    play(loop, rng, 120)
