@@ -248,7 +248,7 @@ class Failover:
         return next(iter(fresh or rested), None)
 
     def _may_continue(self, candidate: Candidate) -> bool:
-        if self.is_suspect and candidate.node == self._crashed_on:
+        if self.is_suspect and candidate.node == self._crashed_on and self._others_exist():
             return False
         if not self.tokens:
             return True
@@ -258,6 +258,10 @@ class Failover:
             return False
         same = candidate.id == served.id or bool(candidate.digest and candidate.digest == served.digest)
         return candidate.model == served.model and same
+
+    def _others_exist(self) -> bool:
+        """Whether the slate has a node beside the one a suspect crashed on; a fleet of one has to do."""
+        return any(candidate.node != self._crashed_on for candidate in self._slate)
 
     def _start(self, candidate: Candidate, now: int) -> Start:
         self._starts += 1

@@ -18,7 +18,7 @@ SETTINGS = plain(lanes=16, faults=(Fault(FaultKind.CRASH, at_token=20, marker="P
 
 
 @pytest.mark.autojump
-@pytest.mark.parametrize("nodes", [2, 3, 4])
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
 async def test_the_poison_fails_at_its_second_crash_and_the_innocent_of_its_batch_survive(nodes: int) -> None:
     fleet = FakeFleet(nodes, SETTINGS)
     answers: dict[str, list[AnswerEvent]] = {}

@@ -1,0 +1,119 @@
+"""Membership over the node's HTTP port."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+import trio
+from loopback import http_server, not_found
+
+from saiserve.peers.connections import Connections
+from saiserve.peers.server import PeerPort
+from saiserve.peers.swim_transport import DATAGRAMS_WAITING_MAX, SwimTransport
+from swimcluster import Config, MemberState, open_cluster
+from swimcluster.address import Address
+from swimcluster.errors import ExchangeError
+
+KEY = b"a key of sixteen bytes or more"
+
+
+@asynccontextmanager
+async def http_transport() -> AsyncIterator[tuple[SwimTransport, PeerPort]]:
+    """A transport whose HTTP side is really bound; its address is known only once the server is up."""
+    connections = Connections()
+    port = PeerPort(not_found, verifier=None, engine=lambda _: None)
+    async with http_server(port) as (address, _):
+        transport = SwimTransport(address, connections, timeout_s=0.5)
+        port._swim = transport
+        try:
+            yield transport, port
+        finally:
+            await connections.aclose()
+
+
+async def echo(source: Address | None, data: bytes) -> bytes | None:
+    assert source is None
+    return None if data == b"silence" else data[::-1]
+
+
+async def test_datagrams_and_exchanges_go_over_kept_connections() -> None:
+    async with http_transport() as (one, _), http_transport() as (other, _), other.serve(echo):
+        for number in range(20):
+            assert await one.send(other.local_address, b"datagram %d" % number)
+            assert await other.receive() == (None, b"datagram %d" % number)
+        assert await one.exchange(other.local_address, b"abc") == b"cba"
+        assert await one.exchange(other.local_address, bytes(1_000_000)) == bytes(1_000_000)
+        assert one._connections.idle == 1
+
+
+async def test_an_exchange_without_a_reply_fails_and_the_next_one_works() -> None:
+    async with http_transport() as (one, _), http_transport() as (other, _), other.serve(echo):
+        with pytest.raises(ExchangeError):
+            await one.exchange(other.local_address, b"silence")
+        assert await one.exchange(other.local_address, b"ab") == b"ba"
+
+
+async def test_a_dead_member_is_a_failed_send_and_a_failed_exchange() -> None:
+    async with http_transport() as (one, _):
+        nobody = Address("127.0.0.1", 1)
+        assert not await one.send(nobody, b"x")
+        with pytest.raises(ExchangeError):
+            await one.exchange(nobody, b"x")
+        assert one._connections.open == one._connections.idle == 0
+
+
+async def test_a_member_that_stops_in_between_is_a_failed_send() -> None:
+    connections = Connections()
+    port = PeerPort(not_found, verifier=None, engine=lambda _: None)
+    async with http_transport() as (one, _):
+        async with http_server(port) as (address, stop):
+            other = SwimTransport(address, connections)
+            port._swim = other
+            async with other.serve(echo):
+                assert await one.send(address, b"x")
+                stop()
+        assert not await one.send(address, b"x")
+
+
+async def test_a_member_that_accepts_but_never_answers_is_a_failed_send_in_time() -> None:
+    async with http_transport() as (one, _), trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        host, port = listener.socket.getsockname()[:2]
+        nursery.start_soon(trio.serve_listeners, lambda _: trio.sleep_forever(), [listener])
+        began = trio.current_time()
+        assert not await one.send(Address(host, port), b"x")
+        assert trio.current_time() - began < 1.0
+        nursery.cancel_scope.cancel()
+
+
+async def test_datagrams_nobody_reads_are_dropped_and_counted() -> None:
+    async with http_transport() as (one, _), one.serve(echo):
+        for _ in range(DATAGRAMS_WAITING_MAX + 3):
+            await one.serve_http(b"datagram", b"x")
+        assert one.dropped == 3
+
+
+async def test_three_members_find_each_other_and_miss_the_one_that_goes() -> None:
+    async with AsyncExitStack() as stack:
+        clusters = []
+        first: Address | None = None
+        for name in ("one", "two"):
+            transport, _ = await stack.enter_async_context(http_transport())
+            config = Config.local(name=name, keys=(KEY,), seeds=(first,) if first else ())
+            clusters.append(await stack.enter_async_context(open_cluster(config, transport=transport)))
+            first = first or transport.local_address
+        async with http_transport() as (transport, _):
+            config = Config.local(name="three", keys=(KEY,), seeds=(first,) if first else ())
+            async with open_cluster(config, transport=transport) as third:
+                with trio.fail_after(5):
+                    for cluster in (*clusters, third):
+                        await cluster.wait_for(lambda members: len(alive(members)) == 3)
+        with trio.fail_after(5):
+            for cluster in clusters:
+                await cluster.wait_for(lambda members: len(alive(members)) == 2)
+
+
+def alive(members: tuple[object, ...]) -> list[object]:
+    return [member for member in members if getattr(member, "state", None) is MemberState.ALIVE]
