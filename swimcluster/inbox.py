@@ -210,7 +210,8 @@ class Inbox:
             self._failed(now, pending.owner)
             return
         pending.owner.replied(now, packet)
-        if core.is_active and packet.instance != core.identity.instance:
+        # A node that has not been let in yet keeps quiet: whoever hears it would take it for the name's new holder.
+        if core.status is JoinStatus.JOINED and packet.instance != core.identity.instance:
             self._judge_sender(now, packet)
 
     def no_reply(self, now: int, exchange_id: int) -> None:

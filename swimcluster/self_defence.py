@@ -71,6 +71,8 @@ class SelfDefence:
         check, self._check = self._check, None
         if check is None or not self._core.is_active:
             return
+        if (self._check_epoch, check.instance) < self._core.identity.claim.life:
+            return  # Outlived by another way while the holder was asked.
         if is_alive:
             self.stop(now, check.address)
         else:
