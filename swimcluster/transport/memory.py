@@ -15,6 +15,7 @@ import trio
 
 from swimcluster.address import Address
 from swimcluster.errors import ConfigError, ExchangeError
+from swimcluster.nursery import open_plain_nursery
 from swimcluster.transport import ExchangeHandler
 
 DATAGRAM_QUEUE_MAX = 1024
@@ -44,7 +45,7 @@ class MemoryNetwork:
             self._next_port += 1
         if address in self._transports:
             raise ConfigError(f"{address} is in use on this network")
-        async with trio.open_nursery() as nursery:
+        async with open_plain_nursery() as nursery:
             transport = MemoryTransport(self, address, nursery)
             self._transports[address] = transport
             try:
