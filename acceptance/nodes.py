@@ -151,7 +151,7 @@ class Fleet:
             "THREADS": "1",
             **(environment or {}),
         }
-        inherited = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH")}
+        inherited = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH")}
         log = self.folder / f"{name}-{len(self.nodes)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
