@@ -97,7 +97,7 @@ class Config:
     exchange_timeout_s: float = 10.0
     """Seconds one state exchange or user request may take, 0.1 to 120."""
 
-    reconnect_interval_s: float = 30.0
+    reconnect_interval_s: float = 10.0
     """Seconds between attempts to reach a random failed member, 1 to 3600, or 0 for none."""
     reconnect_for_s: float = 86_400.0
     """Seconds for which a failed member's address is kept for reconnecting, 0 to 30 days."""
@@ -238,7 +238,7 @@ _WAN: dict[str, Any] = {
     "gossip_to_dead_s": 60.0,
     "push_pull_interval_s": 60.0,
     "exchange_timeout_s": 30.0,
-    "reconnect_interval_s": 60.0,
+    "reconnect_interval_s": 30.0,
     "seed_retry_max_s": 60.0,
 }
 _LOCAL: dict[str, Any] = {

@@ -152,6 +152,9 @@ class Inbox:
         if source is not None and not self._limiter.admits(now, source.host):
             statistics.dropped_rate += 1
             return None
+        if len(data) > core.config.exchange_bytes_max:
+            statistics.dropped_malformed += 1
+            return None
         hello: Hello | None = None
         try:
             hello, frame = split_hello(HELLO_MAGIC, data)

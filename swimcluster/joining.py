@@ -11,6 +11,7 @@ from swimcluster.events import JoinAttemptFailed, Joined
 from swimcluster.holder_check import HolderCheck
 from swimcluster.membership import Entry
 from swimcluster.messages import Alive, Packet, Sync, SyncReply, Verdict
+from swimcluster.timers import Timer
 from swimcluster.transmits import JoinStatus
 
 DIALS_MAX = 4
@@ -84,6 +85,7 @@ class Joiner:
         self._next = 0
         self._failures = 0
         self._round_is_open = False
+        self._timer: Timer | None = None
         self._has_told_joined = False
         self._checks: dict[tuple[str, bytes], tuple[HolderCheck, int]] = {}
 
@@ -94,7 +96,14 @@ class Joiner:
         self.add(self._core.config.seeds, is_hint=False)
         if not self._seeds:
             self._core.status = JoinStatus.JOINED
-        self._core.timers.set(now, self._round)
+        self._timer = self._core.timers.set(now, self._round)
+
+    def lost_all(self, now: int) -> None:
+        """The last live member is gone: dial soon, as at the start."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._failures = 0
+        self._timer = self._core.timers.set(now + self._core.jittered(self._backoff_ns()), self._round)
 
     @property
     def has_others(self) -> bool:
@@ -122,12 +131,12 @@ class Joiner:
             self._seeds = {address: seed for address, seed in self._seeds.items() if not seed.is_hint}
             uncovered = [s for s in self._seeds.values() if not s.is_pending and s.met not in core.table.live]
             self._dial(now, self._rotated(uncovered))
-            core.timers.set(now + core.jittered(config.ns(config.seed_interval_s)), self._round)
+            self._timer = core.timers.set(now + core.jittered(config.ns(config.seed_interval_s)), self._round)
             return
         free = [seed for seed in self._seeds.values() if not seed.is_pending]
         self._round_is_open = bool(free)
         self._dial(now, self._rotated(free))
-        core.timers.set(now + core.jittered(self._backoff_ns()), self._round)
+        self._timer = core.timers.set(now + core.jittered(self._backoff_ns()), self._round)
 
     def _backoff_ns(self) -> int:
         config = self._core.config

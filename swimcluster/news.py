@@ -155,6 +155,8 @@ class News:
             core.emit(MemberJoined(entry.member(now)))
         elif was_live and not entry.is_live:
             core.emit((MemberLeft if claim.state is LEFT else MemberDied)(entry.member(now)))
+            if not core.table.live:
+                core.joiner.lost_all(now)
         elif was_live:
             self._emit_change(now, entry, previous)
         if has_refuted and claim.life == old_claim.life:

@@ -10,6 +10,8 @@ from swimcluster.core import Core, ExchangeOwner
 from swimcluster.member import MemberState
 from swimcluster.messages import Packet, Sync, SyncReply, Verdict
 
+OPENING_BYTES = 40_000
+"""Kept free in an exchange for hello, frame, envelope, opening message and own Alive, whatever their limits."""
 SCALE_FROM = 32
 """Members up to which the interval is not stretched."""
 
@@ -77,7 +79,21 @@ class Synchronizer:
                 messages.append(entry.claim_bytes(entry.accuser()))
         horizon = now - self.tombstone_ns()
         messages += [entry.claim_bytes("") for entry in self._core.table.gone.values() if entry.since > horizon]
-        return messages
+        return self._within_limit(messages)
+
+    def _within_limit(self, messages: list[bytes]) -> list[bytes]:
+        """Return a random run of messages that fits an exchange; all of them unless the limits were set out of step."""
+        room = self._core.config.exchange_bytes_max - OPENING_BYTES
+        if sum(map(len, messages)) <= room:
+            return messages
+        start = self._core.below(len(messages))
+        chosen: list[bytes] = []
+        for message in messages[start:] + messages[:start]:
+            room -= len(message)
+            if room < 0:
+                break
+            chosen.append(message)
+        return chosen
 
     def answer(self, now: int, held_epoch: int) -> list[bytes]:
         """Return the reply's messages to a merged request; `held_epoch` is 0 unless the joiner must go above it."""
