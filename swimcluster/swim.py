@@ -58,7 +58,7 @@ class Swim:
             ConfigError: no advertised address, or instance or epoch out of range.
             PayloadTooLargeError: metadata over its limit.
         """
-        core = self._core = Core(config, now=now, epoch=epoch, instance=instance, rng=rng, metadata=metadata)
+        core = self.core = Core(config, now=now, epoch=epoch, instance=instance, rng=rng, metadata=metadata)
         core.news = News(core)
         core.prober = Prober(core)
         core.relays = Relays(core)
@@ -86,7 +86,7 @@ class Swim:
             source: where it came from, for the rate limit only; None where the carrier cannot tell.
         """
         self._enter(now)
-        self._core.inbox.datagram(now, source, data)
+        self.core.inbox.datagram(now, source, data)
 
     def exchange_received(self, now: int, source: Address | None, data: bytes) -> bytes | PendingReply | None:
         """Take another node's exchange request and return the reply; never raises on any bytes.
@@ -95,28 +95,28 @@ class Swim:
             the reply; PendingReply when the application owes it (see RequestReceived); None: close without one.
         """
         self._enter(now)
-        return self._core.inbox.request(now, source, data)
+        return self.core.inbox.request(now, source, data)
 
     def exchange_replied(self, now: int, id: int, data: bytes) -> None:  # noqa: A002 - the name of the field
         """Take the reply to own exchange `id`. An unknown or ended id is ignored."""
         self._enter(now)
-        self._core.inbox.reply(now, id, data)
+        self.core.inbox.reply(now, id, data)
 
     def exchange_failed(self, now: int, id: int) -> None:  # noqa: A002
         """Say that own exchange `id` got no reply: no connection, time-out, or closed. An unknown id is ignored."""
         self._enter(now)
-        self._core.inbox.no_reply(now, id)
+        self.core.inbox.no_reply(now, id)
 
     def send_failed(self, now: int, destination: Address) -> None:
         """Say that a datagram to `destination` could not be sent locally: it counts as a failed direct probe."""
         self._enter(now)
-        self._core.statistics.sends_failed += 1
-        self._core.prober.send_failed(now, destination)
+        self.core.statistics.sends_failed += 1
+        self.core.prober.send_failed(now, destination)
 
     def advance(self, now: int) -> None:
         """Do all that is due at `now`. After a jump of the clock, give the machine what its sockets hold first."""
         self._enter(now)
-        self._core.timers.run(now)
+        self.core.timers.run(now)
 
     # Output -----------------------------------------------------------------------------------------------------
 
@@ -125,32 +125,32 @@ class Swim:
 
         After `advance(now)` it is later than `now`.
         """
-        return self._core.timers.next_at()
+        return self.core.timers.next_at()
 
     def transmits(self) -> list[Datagram | Exchange]:
         """Return what is to be sent, oldest first, and forget it."""
-        return self._core.take_transmits()
+        return self.core.take_transmits()
 
     def events(self) -> list[Event]:
         """Return what happened, oldest first, and forget it."""
-        return self._core.take_events()
+        return self.core.take_events()
 
     # Commands ---------------------------------------------------------------------------------------------------
 
     def join(self, now: int, seeds: Sequence[Address]) -> None:
         """Add seeds and try all seeds at once; retries go on for ever. Watch `join_status`, Joined, JoinAttemptFailed."""
         self._enter(now)
-        self._core.joiner.join(now, seeds)
+        self.core.joiner.join(now, seeds)
 
     def learn_addresses(self, now: int, addresses: Sequence[Address]) -> None:
         """Add addresses to try while alone, e.g. from a snapshot on disk: dialled like seeds until one has answered."""
         self._enter(now)
-        self._core.joiner.add(addresses, is_hint=True)
+        self.core.joiner.add(addresses, is_hint=True)
 
     def leave(self, now: int) -> None:
         """Start to leave; idempotent. Go on driving until `leave_progress.is_done` or your patience ends."""
         self._enter(now)
-        self._core.leaver.leave(now)
+        self.core.leaver.leave(now)
 
     def set_metadata(self, now: int, data: bytes) -> None:
         """Replace this member's metadata and spread it.
@@ -159,7 +159,7 @@ class Swim:
             PayloadTooLargeError: over `config.metadata_bytes_max`; nothing was changed.
         """
         self._enter(now)
-        core = self._core
+        core = self.core
         if len(data) > core.config.metadata_bytes_max:
             raise PayloadTooLargeError(f"metadata of {len(data)} bytes: at most {core.config.metadata_bytes_max}")
         if data != core.identity.metadata and core.is_active:
@@ -173,10 +173,10 @@ class Swim:
             PayloadTooLargeError: over `config.vitals_bytes_max`; nothing was changed.
         """
         self._enter(now)
-        limit = self._core.config.vitals_bytes_max
+        limit = self.core.config.vitals_bytes_max
         if len(data) > limit:
             raise PayloadTooLargeError(f"vitals of {len(data)} bytes: at most {limit}; nothing was changed")
-        self._core.gossip.set_vitals(now, data)
+        self.core.gossip.set_vitals(now, data)
 
     def readvertise(self, now: int, address: Address) -> None:
         """Tell the others that this member is now reached at `address`: a new epoch.
@@ -185,7 +185,7 @@ class Swim:
             ConfigError: nobody could connect to the address; nothing was changed.
         """
         self._enter(now)
-        core = self._core
+        core = self.core
         check_advertise(address, core.config.host_bytes_max)
         if address != core.identity.address and core.is_active:
             core.identity.change("readvertised", epoch=core.identity.epoch + 1, address=address)
@@ -199,7 +199,7 @@ class Swim:
             ExchangeError: no such live member; nothing was sent.
         """
         self._enter(now)
-        self._core.user.send(name, payload)
+        self.core.user.send(name, payload)
 
     def request(self, now: int, name: str, payload: bytes) -> int:
         """Ask a live member something in one exchange; ReplyReceived or RequestFailed with the returned id follows.
@@ -209,7 +209,7 @@ class Swim:
             ExchangeError: no such live member; nothing was sent.
         """
         self._enter(now)
-        return self._core.user.request(name, payload)
+        return self.core.user.request(name, payload)
 
     def respond(self, now: int, request_id: int, payload: bytes) -> bytes:
         """Return the bytes that answer the exchange for which `exchange_received` returned PendingReply.
@@ -219,7 +219,7 @@ class Swim:
             ExchangeError: the request is unknown, answered or out of time.
         """
         self._enter(now)
-        return self._core.user.respond(now, request_id, payload)
+        return self.core.user.respond(now, request_id, payload)
 
     def broadcast(self, now: int, payload: bytes) -> None:
         """Spread a payload to all members in the spare room of packets (BroadcastReceived there).
@@ -228,7 +228,7 @@ class Swim:
             PayloadTooLargeError: over `config.broadcast_bytes_max`; nothing was sent.
         """
         self._enter(now)
-        self._core.user.broadcast(payload)
+        self.core.user.broadcast(payload)
 
     def install_key(self, now: int, key: bytes) -> bytes:
         """Accept a further key for verifying; returns its 4-byte id. Idempotent.
@@ -237,7 +237,7 @@ class Swim:
             ConfigError: not 16 to 1024 bytes, four keys held already, or an insecure cluster; nothing changed.
         """
         self._enter(now)
-        key_id = self._core.keyring.install(key)
+        key_id = self.core.keyring.install(key)
         self._keys_changed()
         return key_id
 
@@ -249,9 +249,9 @@ class Swim:
         """
         self._enter(now)
         lacking = self.key_coverage(key_id)[1]
-        if lacking and key_id in self._core.keyring.ids():
+        if lacking and key_id in self.core.keyring.ids():
             raise ConfigError(f"key {key_id.hex()} is missing at {', '.join(lacking)}: install it there first")
-        self._core.keyring.use(key_id)
+        self.core.keyring.use(key_id)
         self._keys_changed()
 
     def remove_key(self, now: int, key_id: bytes) -> None:
@@ -261,16 +261,16 @@ class Swim:
             ConfigError: the key is not installed, or is the one in use; nothing changed.
         """
         self._enter(now)
-        self._core.keyring.remove(key_id)
+        self.core.keyring.remove(key_id)
         self._keys_changed()
 
     def key_ids(self) -> tuple[bytes, ...]:
         """Return the ids of the installed keys; the first is the one that signs."""
-        return self._core.keyring.ids()
+        return self.core.keyring.ids()
 
     def key_coverage(self, key_id: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the names of live members that hold the key and of those that lack it, both sorted."""
-        core = self._core
+        core = self.core
         holders = {entry.name: entry.key_ids for entry in core.table.sorted_live()}
         holders[core.identity.name] = core.held_key_ids()
         having = tuple(sorted(name for name, ids in holders.items() if key_id in _split(ids)))
@@ -281,42 +281,42 @@ class Swim:
     @property
     def local(self) -> Member:
         """This member."""
-        return self._core.identity.member()
+        return self.core.identity.member()
 
     def members(self) -> tuple[Member, ...]:
         """Return the live members, suspects and this one included, sorted by name."""
-        return self._core.members()
+        return self.core.members()
 
     def member(self, name: str) -> Member | None:
         """Return one member, live or departed; None when unknown."""
-        if name == self._core.identity.name:
+        if name == self.core.identity.name:
             return self.local
-        entry = self._core.table.get(name)
-        return None if entry is None else entry.member(self._core.now)
+        entry = self.core.table.get(name)
+        return None if entry is None else entry.member(self.core.now)
 
     def departed(self) -> tuple[Member, ...]:
         """Return the dead and left members still remembered, sorted by name."""
-        gone = self._core.table.gone
-        return tuple(gone[name].member(self._core.now) for name in sorted(gone))
+        gone = self.core.table.gone
+        return tuple(gone[name].member(self.core.now) for name in sorted(gone))
 
     @property
     def join_status(self) -> JoinStatus:
         """Where this node stands with its cluster."""
-        return self._core.status
+        return self.core.status
 
     @property
     def leave_progress(self) -> LeaveProgress:
         """How far the leave has come; all zero and not done before `leave`."""
-        return self._core.leaver.progress
+        return self.core.leaver.progress
 
     @property
     def isolated(self) -> bool:
         """Whether this node hears nobody although it knows, or was told, of others. Its own opinion."""
-        return self._core.healer.is_isolated
+        return self.core.healer.is_isolated
 
     def statistics(self) -> Statistics:
         """Return a copy of the counters and gauges."""
-        core = self._core
+        core = self.core
         statistics = core.statistics
         statistics.members_live = core.table.count
         statistics.members_suspect = sum(e.claim.state is MemberState.SUSPECT for e in core.table.live.values())
@@ -331,27 +331,27 @@ class Swim:
     @property
     def keyring(self) -> Keyring:
         """The one place where secrets are; take it out before storing a machine, and put it back after."""
-        return self._core.keyring
+        return self.core.keyring
 
     @keyring.setter
     def keyring(self, keyring: Keyring) -> None:
-        self._core.keyring = keyring
+        self.core.keyring = keyring
 
     @property
     def on_transition(self) -> Callable[[Transition], None] | None:
         """Called at each change of the member table, candidates and this member included; None costs nothing."""
-        return self._core.table.observer
+        return self.core.table.observer
 
     @on_transition.setter
     def on_transition(self, observer: Callable[[Transition], None] | None) -> None:
-        self._core.table.observer = observer
-        self._core.identity.observer = observer
+        self.core.table.observer = observer
+        self.core.identity.observer = observer
 
     # Inside -----------------------------------------------------------------------------------------------------
 
     def _enter(self, now: int) -> None:
         """Note the time; when the earliest deadline is overdue by more than a probe interval, this node was away."""
-        core = self._core
+        core = self.core
         if now <= core.now:
             return
         core.now = now
@@ -369,7 +369,7 @@ class Swim:
             core.emit(ClockGap(gap / 1e9))
 
     def _keys_changed(self) -> None:
-        core = self._core
+        core = self.core
         held = core.held_key_ids()
         if held != core.identity.key_ids and core.is_active:
             core.identity.change("keys", incarnation=core.identity.incarnation + 1, key_ids=held)
