@@ -49,6 +49,8 @@ class _Account:
     """Own tokens sent shortly before the report arrived, which it may not contain."""
     own: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Attempt id to (started at, prompt tokens)."""
+    since: dict[str, int] = field(default_factory=dict)
+    """Prompt tokens of own attempts started after the report arrived."""
     counts: deque[tuple[int, int]] = field(default_factory=deque)
     """(when, own requests from then on), covering the longest lag."""
 
@@ -70,12 +72,14 @@ class LoadLedger:
         account.others = max(0.0, load.busy + load.queued - _peak(account, written_at))
         recent = sum(tokens for started, tokens in account.own.values() if written_at < started <= now)
         account.recent_tokens = max(0, recent - load.queued_tokens)
+        account.since.clear()
 
     def started(self, now: int, candidate_id: str, tokens: int, attempt: str) -> None:
         """An own attempt goes to the candidate. `tokens`: prompt tokens it will probably have to compute."""
         self.finished(now, attempt)
         account = self._accounts.setdefault(candidate_id, _Account())
         account.own[attempt] = (now, max(0, tokens))
+        account.since[attempt] = max(0, tokens)
         self._owner[attempt] = candidate_id
         _count(account, now)
 
@@ -85,6 +89,7 @@ class LoadLedger:
         account = self._accounts.get(candidate_id) if candidate_id is not None else None
         if account is not None:
             account.own.pop(attempt, None)
+            account.since.pop(attempt, None)
             _count(account, now)
 
     def effective(self, now: int, candidate_id: str) -> EffectiveLoad:
@@ -93,11 +98,10 @@ class LoadLedger:
         if account is None:
             return EffectiveLoad()
         load = account.load or Load()
-        since = sum(tokens for started, tokens in account.own.values() if started > account.arrived_at)
         return EffectiveLoad(
             busy=account.others + len(account.own),
             lanes=load.lanes,
-            queued_tokens=load.queued_tokens + account.recent_tokens + since,
+            queued_tokens=_still_queued(account, load, now) + sum(account.since.values()),
             prefill_rate=load.prefill_rate,
             decode_rate=load.decode_rate,
             age_s=max(0.0, (now - account.written_at) / SECOND) if account.load is not None else 0.0,
@@ -108,9 +112,8 @@ class LoadLedger:
         """Drop the reports of candidates that are gone or began a new life; own attempts there are kept until ended."""
         for candidate_id in candidate_ids & self._accounts.keys():
             if self._accounts[candidate_id].own:
-                self._accounts[candidate_id] = _Account(
-                    own=self._accounts[candidate_id].own, counts=self._accounts[candidate_id].counts
-                )
+                known = self._accounts[candidate_id]
+                self._accounts[candidate_id] = _Account(own=known.own, since=known.since, counts=known.counts)
             else:
                 del self._accounts[candidate_id]
 
@@ -118,6 +121,13 @@ class LoadLedger:
     def in_flight(self) -> int:
         """Own attempts not ended yet, over all candidates."""
         return len(self._owner)
+
+
+def _still_queued(account: _Account, load: Load, now: int) -> int:
+    """Tokens of the report that are probably still to be prefilled: the engine went on at its own rate since."""
+    since_s = (now - (account.written_at + account.arrived_at) // 2) / SECOND
+    done = max(0.0, since_s) * max(0.0, load.prefill_rate)
+    return max(0, round(load.queued_tokens + account.recent_tokens - done))
 
 
 def _count(account: _Account, now: int) -> None:
