@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class Config:
     """Where the driver listens; None means the advertised address. The machine does not use it."""
     seeds: tuple[Address, ...] = ()
     """Members to join through; host names stay names and are resolved at each attempt. None: a first node."""
-    keys: tuple[bytes, ...] = ()
+    keys: tuple[bytes, ...] = field(default=(), repr=False)
     """Shared secrets, 16 to 1024 bytes each, at most 4. The first signs, all verify. *Cluster-wide.*"""
     insecure: bool = False
     """Must be True to run without keys: then anyone who reaches the port can be a member."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 import trio
@@ -29,12 +28,9 @@ from swimcluster import (
     NameInUseError,
     PayloadTooLargeError,
     Snapshot,
-    SnapshotFault,
     UserMessage,
     open_cluster,
 )
-from swimcluster.snapshot import load_snapshot
-from swimcluster.state_file import snapshot_path
 
 pytestmark = pytest.mark.autojump
 
@@ -354,43 +350,6 @@ async def test_wrong_settings_are_refused_before_anything_starts() -> None:
         with pytest.raises(PayloadTooLargeError):
             async with open_cluster(config("a"), transport=transport, metadata=b"x" * 513, clock=virtual_now):
                 pytest.fail("the body must not begin")
-
-
-async def test_what_the_disk_remembers_brings_a_member_back_without_seeds(tmp_path: Path) -> None:
-    network = MemoryNetwork(delay_s=0.001)
-    async with member(network, "a") as a:
-        async with member(network, "b", "a", state_dir=tmp_path) as b:
-            await b.wait_for(lambda members: len(members) == 2)
-            first = b.local
-        snapshot, _ = load_snapshot(snapshot_path(tmp_path, "default", "b"))
-        assert snapshot.epoch == first.epoch
-        assert [known.name for known in snapshot.addresses] == ["a"]
-        async with member(network, "b", state_dir=tmp_path) as b:
-            with trio.fail_after(30):
-                await b.wait_for(lambda members: len(members) == 2)
-                await a.wait_for(lambda members: len(members) == 2)
-            assert b.local.epoch > first.epoch
-            assert b.local.instance != first.instance
-
-
-async def test_an_unreadable_state_file_is_an_event_and_the_member_starts_afresh(tmp_path: Path) -> None:
-    path = snapshot_path(tmp_path, "default", "a")
-    path.write_bytes(b"\0" * 100)
-    network = MemoryNetwork()
-    async with member(network, "a", state_dir=tmp_path) as a, a.subscribe() as events:
-        assert isinstance(await anext(events), Snapshot)
-        fault = await anext(events)
-        assert isinstance(fault, SnapshotFault)
-        assert str(path) in fault.reason
-    assert load_snapshot(path)[1] == ""
-
-
-async def test_a_state_folder_that_cannot_be_written_is_never_fatal(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    network = MemoryNetwork(delay_s=0.001)
-    async with member(network, "a", state_dir=tmp_path / "file") as a, member(network, "b", "a"):
-        with trio.fail_after(5):
-            await a.wait_for(lambda members: len(members) == 2)
 
 
 def test_the_key_is_in_no_text_a_log_may_show() -> None:

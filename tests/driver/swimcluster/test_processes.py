@@ -70,7 +70,9 @@ class Nodes:
         self._nursery = nursery
         self._started: list[Node] = []
 
-    async def start(self, name: str, *, seeds: tuple[str, ...] = (), key: str = "a key for these tests", **more: str) -> Node:
+    async def start(
+        self, name: str, *, seeds: tuple[str, ...] = (), key: str = "a key for these tests", **more: str
+    ) -> Node:
         settings = {"name": name, "seeds": list(seeds), "key": key, **more}
         process = await trio.lowlevel.open_process(
             [sys.executable, str(PROGRAM), json.dumps(settings)],
