@@ -30,6 +30,7 @@ _RESIDENCE = {
 class NodeRecord:
     """One member: what membership says, what it says of itself, and when it went."""
 
+    name: str
     is_local: bool = False
     member: Member | None = None
     advertised: NodeFacts = field(default_factory=NodeFacts)

@@ -5,9 +5,9 @@ Pure: members, replies and the time come in, candidates and pictures go out. One
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from saiserve.engines.messages import Load
 from saiserve.fleet.facts import (
@@ -57,12 +57,20 @@ class KnownModel:
     tags: frozenset[str] = frozenset()
 
 
+class _Place(NamedTuple):
+    """What a candidate has to do with one request."""
+
+    id: str
+    held: Mapping[str, int]
+    home_rank: int | None
+
+
 class FleetView:
     """The fleet as this node sees it. `now` is int nanoseconds of one clock, the same in every call."""
 
     def __init__(self, local_name: str) -> None:
         self.local_name = local_name
-        self._nodes: dict[str, NodeRecord] = {local_name: NodeRecord(is_local=True)}
+        self._nodes: dict[str, NodeRecord] = {local_name: NodeRecord(local_name, is_local=True)}
         self._upstreams: tuple[UpstreamModel, ...] = ()
         self._ledger = LoadLedger()
         self._held = HeldPrefixes()
@@ -174,9 +182,10 @@ class FleetView:
             for name, node in sorted(self._nodes.items()):
                 fact = node.fact(model)
                 if fact is not None:
-                    found.append(replace(self._candidate(now, name, node, fact), home_rank=ranks.get(name)))
-            found.extend(self._upstream(now, u) for u in self._upstreams if u.model == model)
-        return tuple(replace(c, held_tokens=held.get(c.id, 0)) for c in found)
+                    place = _Place(candidate_id(name, model), held, ranks.get(name))
+                    found.append(self._candidate(now, place, node, fact))
+            found.extend(self._upstream(now, u, held) for u in self._upstreams if u.model == model)
+        return tuple(found)
 
     def known_models(self) -> tuple[KnownModel, ...]:
         """All models that some member holds or lately held, by id."""
@@ -209,7 +218,7 @@ class FleetView:
     def _take_member(self, now: int, member: Member) -> None:
         node = self._nodes.get(member.name)
         if node is None:
-            node = self._nodes[member.name] = NodeRecord(is_local=member.name == self.local_name)
+            node = self._nodes[member.name] = NodeRecord(member.name, is_local=member.name == self.local_name)
         if node.member is not None and node.member.instance != member.instance:
             self._forget(member.name)
             node.vitals = None
@@ -272,14 +281,13 @@ class FleetView:
         order = home_order(request.scaffold, request.opening, holders)
         return {name: rank for rank, name in enumerate(order)}
 
-    def _candidate(self, now: int, name: str, node: NodeRecord, fact: ModelFact) -> Candidate:
-        identity = candidate_id(name, fact.id)
-        facts, load = node.facts, self._ledger.effective(now, identity)
+    def _candidate(self, now: int, place: _Place, node: NodeRecord, fact: ModelFact) -> Candidate:
+        facts, load = node.facts, self._ledger.effective(now, place.id)
         residence, note = node.residence(fact)
         lag = node.lag(now, load)
         return Candidate(
-            id=identity,
-            node=name,
+            id=place.id,
+            node=node.name,
             model=fact.id,
             placement=Placement.LOCAL if node.is_local else Placement.PEER,
             residence=residence,
@@ -294,11 +302,13 @@ class FleetView:
             prefill_rate=load.prefill_rate,
             decode_rate=load.decode_rate,
             lagging=bool(lag),
+            held_tokens=place.held.get(place.id, 0),
+            home_rank=place.home_rank,
             load_age_s=0.0 if node.is_local else load.age_s,
             note=note or lag,
         )
 
-    def _upstream(self, now: int, upstream: UpstreamModel) -> Candidate:
+    def _upstream(self, now: int, upstream: UpstreamModel, held: Mapping[str, int]) -> Candidate:
         identity = candidate_id(f"upstream:{upstream.target}", upstream.model)
         load = self._ledger.effective(now, identity)
         return Candidate(
@@ -312,7 +322,7 @@ class FleetView:
             context_tokens=upstream.context_tokens,
             lanes=upstream.lanes,
             busy=load.busy,
-            queued_tokens=0,
+            held_tokens=held.get(identity, 0),
             price_in=upstream.price_in,
             price_out=upstream.price_out,
             note="resting" if upstream.resting else "",

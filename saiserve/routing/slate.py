@@ -40,9 +40,12 @@ class Slate:
         Upstream targets the route does not name are dropped here, whatever the chain, and so are second entries of an
         id. The result does not depend on the order of `candidates`.
         """
+        given = tuple(candidates)
+        if len({c.id for c in given}) < len(given):
+            given = tuple(sorted(given, key=repr))
         seen: dict[str, Candidate] = {}
         dropped = []
-        for candidate in sorted(candidates, key=lambda c: (c.id, repr(c))):
+        for candidate in sorted(given, key=lambda c: c.id):
             if candidate.id in seen:
                 dropped.append(Dropped(candidate, "route", "a second entry of this id"))
             elif candidate.placement is Placement.UPSTREAM and candidate.node not in request.upstreams:
@@ -84,12 +87,14 @@ class Slate:
         """Refine each band by `key`, smaller first. Candidates of different bands never change places."""
         keys = {r.candidate.id: (r.band, _number(key(r.candidate))) for r in self.ranked}
         index = {pair: number for number, pair in enumerate(sorted(set(keys.values())))}
-        split = (replace(self._noted(r, reason), band=index[keys[r.candidate.id]]) for r in self.ranked)
+        split = (
+            Ranked(r.candidate, index[keys[r.candidate.id]], r.cost, self._reasons(r, reason)) for r in self.ranked
+        )
         return replace(self, ranked=tuple(sorted(split, key=lambda r: r.band)))
 
     def order(self, key: Callable[[Candidate], float], reason: Reason = "") -> Slate:
         """Sort inside bands by `key`, smaller first; equals keep the order they had. `cost` becomes the key."""
-        costed = (replace(self._noted(r, reason), cost=_number(key(r.candidate))) for r in self.ranked)
+        costed = (Ranked(r.candidate, r.band, _number(key(r.candidate)), self._reasons(r, reason)) for r in self.ranked)
         return replace(self, ranked=tuple(sorted(costed, key=lambda r: (r.band, r.cost))))
 
     def label(self, name: str, value: str) -> Slate:
@@ -102,9 +107,9 @@ class Slate:
             return self
         return replace(self.keep(lambda _: False, refusal.message), refusal=refusal)
 
-    def _noted(self, ranked: Ranked, reason: Reason) -> Ranked:
+    def _reasons(self, ranked: Ranked, reason: Reason) -> tuple[str, ...]:
         phrase = _phrase(reason, ranked.candidate)
-        return replace(ranked, reasons=(*ranked.reasons, f"{self.by}: {phrase}")) if phrase else ranked
+        return (*ranked.reasons, f"{self.by}: {phrase}") if phrase else ranked.reasons
 
 
 def is_lawful(before: Slate, after: Slate) -> bool:
@@ -112,7 +117,7 @@ def is_lawful(before: Slate, after: Slate) -> bool:
     was = {r.candidate.id: r for r in before.ranked}
     now = {r.candidate.id: r for r in after.ranked}
     reasons = {d.candidate.id for d in after.dropped if d.reason}
-    if len(now) != len(after.ranked) or any(was.get(k) is None or was[k].candidate != now[k].candidate for k in now):
+    if len(now) != len(after.ranked) or any(not _is_same(was.get(key), ranked) for key, ranked in now.items()):
         return False
     if after.dropped[: len(before.dropped)] != before.dropped or not (was.keys() - now.keys()) <= reasons:
         return False
@@ -120,6 +125,11 @@ def is_lawful(before: Slate, after: Slate) -> bool:
     in_order = all(a[1] <= b[1] for a, b in pairwise(bands))
     refined = all(a[0] <= b[0] and (a[0] == b[0] or a[1] < b[1]) for a, b in pairwise(bands))
     return in_order and refined and (before.refusal is None or after.refusal == before.refusal)
+
+
+def _is_same(before: Ranked | None, after: Ranked) -> bool:
+    # Identity first: comparing candidates field by field is the dearest part of a decision.
+    return before is not None and (before.candidate is after.candidate or before.candidate == after.candidate)
 
 
 def _phrase(reason: Reason, candidate: Candidate) -> str:
