@@ -3,7 +3,7 @@
 Run: python -m benchmarks.simulator [--members 100] [--seconds 60] [--profile]
 
 Bounds: 100 members for 60 virtual seconds take at most 15 s without checkers and at most 60 s with them, on one core.
-Forming the cluster is outside the measurement.
+Processor time is judged, so that a busy machine does not count. Forming the cluster is outside the measurement.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REFERENCE = (100, 60)
 
 
 def measure(members: int, seconds: int, *, checkers: bool, profile: bool = False) -> dict[str, float]:
-    """Wall seconds and datagrams of one run."""
+    """Processor and wall seconds, and datagrams, of one run."""
     cluster = formed(members, seed=1)
     checks = Checks(cluster) if checkers else None
     if checks is not None:
@@ -32,17 +32,18 @@ def measure(members: int, seconds: int, *, checkers: bool, profile: bool = False
             checks.booted(cluster.world, node)
     traffic = Traffic(cluster)
     profiler = cProfile.Profile() if profile else None
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     if profiler is not None:
         profiler.enable()
     cluster.world.run_for(seconds)
     if profiler is not None:
         profiler.disable()
         pstats.Stats(profiler).sort_stats("tottime").print_stats(35)
-    wall = time.perf_counter() - start
+    wall, cpu = time.perf_counter() - start, time.process_time() - cpu
     if checks is not None and checks.violations:
         raise AssertionError(checks.violations)
-    return {"wall_s": wall, "datagrams": traffic.datagrams, "us_per_datagram": 1e6 * wall / max(1, traffic.datagrams)}
+    each = 1e6 * cpu / max(1, traffic.datagrams)
+    return {"cpu_s": cpu, "wall_s": wall, "datagrams": traffic.datagrams, "us_per_datagram": each}
 
 
 def main() -> int:
@@ -58,11 +59,11 @@ def main() -> int:
         profile = arguments.profile and not checkers
         result = results[name] = measure(arguments.members, arguments.seconds, checkers=checkers, profile=profile)
         print(
-            f"{arguments.members} members, {arguments.seconds} virtual s, {name}: {result['wall_s']:.2f} s, "
-            f"{result['datagrams']:.0f} datagrams, {result['us_per_datagram']:.0f} us each"
+            f"{arguments.members} members, {arguments.seconds} virtual s, {name}: {result['cpu_s']:.2f} s of "
+            f"processor ({result['wall_s']:.2f} s), {result['datagrams']:.0f} datagrams, {result['us_per_datagram']:.0f} us each"
         )
         if (arguments.members, arguments.seconds) == REFERENCE:
-            holds &= result["wall_s"] <= BOUND_S[name]
+            holds &= result["cpu_s"] <= BOUND_S[name]
     print(json.dumps({"members": arguments.members, "seconds": arguments.seconds, "results": results, "holds": holds}))
     return 0 if holds else 1
 

@@ -25,7 +25,7 @@ def spread(cluster: SimulatedCluster, number: int, origin: str, *, limit_s: floa
     cluster.call(origin, "set_metadata", b"news %d" % number)
     others = len(cluster.places) - 1
     cluster.world.run_while(lambda: len(log.happenings) < others, limit_s=limit_s)
-    cluster.world.observers.remove(log)
+    cluster.world.unwatch(log)
     return [(one.at - start) / SECOND for one in log.happenings if one.about == origin]
 
 

@@ -81,7 +81,7 @@ class EventLog(Observer):
 
     def watch(self, cluster: SimulatedCluster) -> EventLog:
         """Watch a cluster from now on."""
-        cluster.world.observers.append(self)
+        cluster.world.watch(self)
         return self
 
 
@@ -91,7 +91,7 @@ class Traffic(Observer):
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.datagrams = self.exchanges = self.bytes = 0
         self.since = cluster.world.now
-        cluster.world.observers.append(self)
+        cluster.world.watch(self)
 
     def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
         """Count what is sent."""

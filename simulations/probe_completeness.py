@@ -29,7 +29,7 @@ class ProbeGaps(Observer):
         self.last = {(a, b): start for a in judged for b in judged if a != b}
         self.longest = 0
         self.pings = 0
-        cluster.world.observers.append(self)
+        cluster.world.watch(self)
 
     def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
         """Note the pings among what is sent."""

@@ -78,8 +78,9 @@ class SimulatedCluster:
         first = self._address(0)
         for i in range(size):
             self.add(f"{prefix}{i:03d}", seeds=() if i == 0 else (first,))
-        self.world.observers.append(_Keeper(self))
-        self.world.observers.extend(observers)
+        self.world.watch(_Keeper(self))
+        for observer in observers:
+            self.world.watch(observer)
 
     # Processes
 

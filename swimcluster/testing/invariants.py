@@ -34,9 +34,6 @@ class Checker(Observer):
     def looked(self, world: World, node: Node, members: tuple[Member, ...], departed: tuple[Member, ...]) -> None:
         """See a node's whole view: after each step that brought an event, and now and then otherwise."""
 
-    def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
-        """See a step."""
-
 
 class VersionsRise(Checker):
     """At one observer a member's (epoch, incarnation, state) never falls while it is remembered.
@@ -280,10 +277,10 @@ class Checks(Observer):
         for checker in self.checkers:
             checker.checks = self
         self._on_received = [c for c in self.checkers if type(c).received is not Observer.received]
-        self._on_stepped = [c for c in self.checkers if type(c).stepped is not Checker.stepped]
+        self._on_stepped = [c for c in self.checkers if type(c).stepped is not Observer.stepped]
         self._on_looked = [c for c in self.checkers if type(c).looked is not Checker.looked]
         self._on_advanced = [c for c in self.checkers if isinstance(c, DeadlinesAhead)]
-        cluster.world.observers.append(self)
+        cluster.world.watch(self)
 
     def report(self, text: str) -> None:
         """Take a violation down.

@@ -118,7 +118,7 @@ class _StopRefused(Observer):
 
 def stop_refused(world: World) -> None:
     """Let processes end that are refused their name, as those of the driver do."""
-    world.observers.append(_StopRefused())
+    world.watch(_StopRefused())
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from swimcluster.address import Address
 from swimcluster.testing.machine import Machine
@@ -14,8 +13,7 @@ INBOX_MAX = 2048
 PPM = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
+class Input(NamedTuple):
     """Something that waits to be read by a process."""
 
     kind: str
@@ -40,7 +38,6 @@ class Node:
         "dials",
         "disk",
         "disk_full",
-        "events",
         "held",
         "inbox",
         "index",
@@ -86,7 +83,6 @@ class Node:
         """Every local send is refused by the operating system."""
         self.disk: dict[str, bytes] = {}
         self.disk_full = False
-        self.events: list[tuple[int, Any]] = []
         self.wake_at: int | None = None
         self.sent_datagrams = self.sent_bytes = self.sent_exchanges = 0
         self.received_datagrams = self.received_bytes = self.overflowed = 0

@@ -62,13 +62,43 @@ class World:
         self.now = 0
         self.network = Network(seed=seed) if network is None else network
         self.nodes: dict[str, Node] = {}
-        self.observers: list[Observer] = list(observers)
+        self._observers: list[Observer] = []
         self.steps = 0
         self.drift_ppm = drift_ppm
         self._heap: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._sequence = 0
         self._hash = hashlib.blake2b(digest_size=16)
         self._clocks = fork(seed, "clocks")
+        self._index()
+        for observer in observers:
+            self.watch(observer)
+
+    # Observers
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Who watches, in order."""
+        return tuple(self._observers)
+
+    def watch(self, observer: Observer) -> None:
+        """Let `observer` see what happens from now on."""
+        self._observers.append(observer)
+        self._index()
+
+    def unwatch(self, observer: Observer) -> None:
+        """Let it see no more."""
+        self._observers.remove(observer)
+        self._index()
+
+    def _index(self) -> None:
+        """Keep the methods that do something, so that the others cost nothing on each step."""
+
+        def those(name: str) -> list[Any]:
+            plain = getattr(Observer, name)
+            return [getattr(one, name) for one in self._observers if getattr(type(one), name) is not plain]
+
+        self._on_booted, self._on_stopped, self._on_noted = those("booted"), those("stopped"), those("noted")
+        self._on_received, self._on_advanced, self._on_stepped = those("received"), those("advanced"), those("stepped")
 
     # Scheduling
 
@@ -109,8 +139,8 @@ class World:
     def note(self, text: str) -> None:
         """Put a remark on the record: a fault began, a phase ended."""
         self._hash.update(f"{self.now} {text}".encode())
-        for observer in self.observers:
-            observer.noted(self, text)
+        for noted in self._on_noted:
+            noted(self, text)
 
     # Processes
 
@@ -135,8 +165,8 @@ class World:
         self.network.bind(node.address, node.name)
         self._hash.update(f"{self.now} boot {node.name}".encode())
         node.machine = make(node, node.local(self.now))
-        for observer in self.observers:
-            observer.booted(self, node)
+        for booted in self._on_booted:
+            booted(self, node)
         self._settle(node, "call")
         return node
 
@@ -149,8 +179,8 @@ class World:
         node.dials.clear()
         if host_down:
             self.network.unbind(node.address, node.name)
-        for observer in self.observers:
-            observer.stopped(self, node)
+        for stopped in self._on_stopped:
+            stopped(self, node)
 
     def call(self, node: Node, action: Callable[[Any, int], Any]) -> Any:
         """Use a machine as its owner would: `action(machine, now)`; what it sends is sent."""
@@ -229,8 +259,8 @@ class World:
     def _handle(self, node: Node, item: Input) -> None:
         machine: Any = node.machine
         local, kind = node.local(self.now), item.kind
-        for observer in self.observers:
-            observer.received(self, node, item)
+        for received in self._on_received:
+            received(self, node, item)
         self._hash.update(b"%d %d %s " % (self.now, node.index, kind.encode()) + item.data)
         try:
             if kind == "datagram":
@@ -260,22 +290,19 @@ class World:
             return
         self.steps += 1
         sent = list(machine.transmits())
-        for item in sent:
-            if node.held:
-                if len(node.outbox) < INBOX_MAX:
-                    node.outbox.append(item)
-            else:
+        if node.held:
+            node.outbox.extend(sent[: INBOX_MAX - len(node.outbox)])
+        else:
+            for item in sent:
                 self._transmit(node, item)
         events = list(machine.events())
-        if events:
-            node.events.extend((self.now, event) for event in events)
-        for observer in self.observers:
-            observer.stepped(self, node, kind, sent, events)
+        for stepped in self._on_stepped:
+            stepped(self, node, kind, sent, events)
         deadline = machine.next_deadline()
         if deadline is not None:
-            wake = max(self.now, node.world(deadline))
+            wake = node.world(deadline) if node.clock_ppm else deadline - node.clock_offset
             if node.wake_at is None or wake < node.wake_at:
-                node.wake_at = wake
+                node.wake_at = wake = max(self.now, wake)
                 self.at(wake, self._wake, node, node.life, wake)
 
     def _wake(self, node: Node, life: int, due: int | None) -> None:
@@ -305,8 +332,8 @@ class World:
     def _check_progress(self, node: Node, local: int) -> None:
         machine: Any = node.machine
         spins, deadline = 0, machine.next_deadline()
-        for observer in self.observers:
-            observer.advanced(self, node, local, deadline)
+        for advanced in self._on_advanced:
+            advanced(self, node, local, deadline)
         while (deadline := machine.next_deadline()) is not None and deadline <= local:
             spins += 1
             if spins > SPINS_MAX:
