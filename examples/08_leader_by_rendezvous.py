@@ -22,21 +22,20 @@ def plan(cluster: Cluster) -> dict[str, str]:
 async def main() -> None:
     network = MemoryNetwork(delay_s=0.001)
     async with AsyncExitStack() as stack:
-        members: dict[str, tuple[Cluster, AsyncExitStack]] = {}
+        members: dict[str, Cluster] = {}
         for name in ("amber", "blue", "coral", "denim"):
-            own = await stack.enter_async_context(AsyncExitStack())
-            transport = await own.enter_async_context(network.open_transport(Address(name, 7946)))
+            transport = await stack.enter_async_context(network.open_transport(Address(name, 7946)))
             config = Config.local(name=name, seeds=["amber:7946"], insecure=True)
-            members[name] = await own.enter_async_context(open_cluster(config, transport=transport)), own
-        for cluster, _ in members.values():
+            members[name] = await stack.enter_async_context(open_cluster(config, transport=transport))
+        for cluster in members.values():
             await cluster.wait_for(lambda found: len(found) == 4)
-        print("everybody agrees:", {str(plan(cluster)) for cluster, _ in members.values()})
+        print("everybody agrees:", {str(plan(cluster)) for cluster in members.values()})
 
-        leaver = next(name for name in plan(members["amber"][0]).values() if name != "amber")
-        await members.pop(leaver)[1].aclose()
-        for cluster, _ in members.values():
+        leaver = next(name for name in plan(members["amber"]).values() if name != "amber")
+        await members.pop(leaver).leave()
+        for cluster in members.values():
             await cluster.wait_for(lambda found: len(found) == 3)
-        print(f"without {leaver}:", {str(plan(cluster)) for cluster, _ in members.values()})
+        print(f"without {leaver}:", {str(plan(cluster)) for cluster in members.values()})
 
 
 trio.run(main)
