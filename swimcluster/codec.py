@@ -1,13 +1,13 @@
 """Packet bodies as positional msgpack arrays: encoding, and a total decoder with bounded output.
 
-The body is `[name, host, port, epoch, incarnation, vitals counter, vitals, [message, ...]]`, a message
-`[kind, field, ...]`. No maps, floats, nil, booleans or extension types. docs/protocol.md, wire format.
+The body is `[sender, vitals counter, vitals, [message, ...]]`, where sender is a binary that holds `[name, host, port,
+epoch, incarnation]`; a message is `[kind, field, ...]`. No maps, floats, nil, booleans or extension types. docs/protocol.md, wire format.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -42,7 +42,10 @@ EPOCH_MAX = 2**62
 INCARNATION_MAX = 2**62
 INSTANCE_BYTES = 8
 KEY_ID_BYTES = 4
-ADDRESSES_KEPT = 4096
+REMEMBERED = 4096
+"""Addresses, senders and news remembered by their bytes, each; then they are forgotten together."""
+SMALL_BYTES = 4096
+"""A body up to this size cannot inflate to more than a few hundred kilobytes whatever it holds."""
 
 pack: Callable[[object], bytes] = msgpack.Packer(use_bin_type=True).pack
 
@@ -67,22 +70,31 @@ _CLASSES: dict[int, type[Message]] = {
 _KINDS: dict[type[Message], int] = {cls: int(kind) for kind, cls in _CLASSES.items()}
 
 _SHAPES: dict[type[Message], tuple[str, ...]] = {
-    Ping: ("u64", "name", "instance"),
-    Ack: ("u64",),
-    Nack: ("u64",),
-    NotMe: ("u64",),
-    PingReq: ("u64", "name", "instance", "host", "port"),
-    Alive: ("name", "host", "port", "epoch", "instance", "incarnation", "metadata", "key_ids"),
-    Suspect: ("name", "epoch", "instance", "incarnation", "accuser"),
-    Dead: ("name", "epoch", "instance", "incarnation", "accuser"),
-    Left: ("name", "epoch", "instance", "incarnation"),
+    Ping: ("_is_u64", "_is_name", "_is_instance"),
+    Ack: ("_is_u64",),
+    Nack: ("_is_u64",),
+    NotMe: ("_is_u64",),
+    PingReq: ("_is_u64", "_is_name", "_is_instance", "_is_host", "_is_port"),
+    Alive: (
+        "_is_name",
+        "_is_host",
+        "_is_port",
+        "_is_epoch",
+        "_is_instance",
+        "_is_incarnation",
+        "_is_metadata",
+        "_is_key_ids",
+    ),
+    Suspect: ("_is_name", "_is_epoch", "_is_instance", "_is_incarnation", "_is_accuser"),
+    Dead: ("_is_name", "_is_epoch", "_is_instance", "_is_incarnation", "_is_accuser"),
+    Left: ("_is_name", "_is_epoch", "_is_instance", "_is_incarnation"),
     Introduce: (),
-    User: ("payload",),
-    Broadcast: ("name", "instance", "u64", "broadcast"),
-    Sync: ("flag",),
-    SyncReply: ("verdict", "epoch"),
-    Request: ("payload",),
-    Response: ("payload",),
+    User: ("_is_payload",),
+    Broadcast: ("_is_name", "_is_instance", "_is_u64", "_is_broadcast"),
+    Sync: ("_is_flag",),
+    SyncReply: ("_is_verdict", "_is_epoch"),
+    Request: ("_is_payload",),
+    Response: ("_is_payload",),
 }
 
 
@@ -91,12 +103,14 @@ def encode_message(message: Message) -> bytes:
     return pack((_KINDS[type(message)], *message))
 
 
-def encode_envelope(
-    name: str, address: Address, *, epoch: int, incarnation: int, vitals_counter: int, vitals: bytes
-) -> bytes:
-    """Return the sender's part of a body; it is the same for every packet until one of these changes."""
-    fields = (name, address.host, address.port, epoch, incarnation, vitals_counter, vitals)
-    return b"\x98" + b"".join(map(pack, fields))
+def encode_sender(name: str, address: Address, *, epoch: int, incarnation: int) -> bytes:
+    """Return who sends, as it stands at the start of each of its packets until one of these changes."""
+    return b"\x94" + pack(pack((name, address.host, address.port, epoch, incarnation)))
+
+
+def encode_envelope(sender: bytes, *, vitals_counter: int, vitals: bytes) -> bytes:
+    """Return all of a body but its messages."""
+    return sender + pack(vitals_counter) + pack(vitals)
 
 
 def encode_body(envelope: bytes, messages: Sequence[bytes]) -> bytes:
@@ -111,8 +125,20 @@ def encode_body(envelope: bytes, messages: Sequence[bytes]) -> bytes:
     return b"".join((envelope, header, *messages))
 
 
+class Sender(NamedTuple):
+    """Who a packet says it is from."""
+
+    name: str
+    address: Address
+    epoch: int
+    incarnation: int
+
+
 class Decoder:
-    """Turns authenticated bodies into packets, within the limits of one configuration."""
+    """Turns authenticated bodies into packets, within the limits of one configuration.
+
+    Senders and news repeat: both are remembered by their bytes, bounded, so that each is checked once.
+    """
 
     def __init__(self, config: Config) -> None:
         self._host_bytes_max = config.host_bytes_max
@@ -121,14 +147,15 @@ class Decoder:
         self._metadata_bytes_max = config.metadata_bytes_max
         self._broadcast_bytes_max = config.broadcast_bytes_max
         self._messages_max = 2 * config.members_max + 16
-        self._string_max = max(config.host_bytes_max, config.name_bytes_max)
         self._addresses: dict[tuple[str, int], Address] = {}
+        self._senders: dict[bytes, Sender] = {}
+        self._news: dict[tuple[Any, ...], Message] = {}
 
     def address(self, host: str, port: int) -> Address:
         """Return the address, the same object for the same place while it is remembered."""
         found = self._addresses.get((host, port))
         if found is None:
-            if len(self._addresses) >= ADDRESSES_KEPT:
+            if len(self._addresses) >= REMEMBERED:
                 self._addresses.clear()
             found = self._addresses[host, port] = Address(host, port)
         return found
@@ -139,50 +166,75 @@ class Decoder:
         Raises:
             DecodeError: the body is not a packet of this protocol.
         """
+        fields = self._unpack(body)
+        if type(fields) is not tuple or len(fields) != 4:
+            raise DecodeError("not an array of four fields")
+        sender, counter, vitals, items = fields
+        if type(sender) is not bytes or type(items) is not tuple or len(items) > self._messages_max:
+            raise DecodeError("the sender or the messages have the wrong type or number")
+        if type(counter) is not int or counter < 0 or type(vitals) is not bytes or len(vitals) > self._vitals_bytes_max:
+            raise DecodeError("the vitals have the wrong type or size")
+        known = self._senders.get(sender) or self._sender(sender)
+        messages = tuple([self._message(item) for item in items]) if items else ()
+        return Packet(instance, known.name, known.address, known.epoch, known.incarnation, counter, vitals, messages)
+
+    def _unpack(self, data: bytes) -> Any:
+        # Lengths are bounded by the data's own; the refused types cannot nest beyond a budgeted datagram, and larger
+        # bodies get explicit limits.
         try:
-            fields = msgpack.unpackb(
-                body,
-                use_list=False,
-                raw=False,
-                strict_map_key=True,
-                max_str_len=self._string_max,
-                max_bin_len=len(body),
-                max_array_len=self._messages_max,
-                max_map_len=0,
-                max_ext_len=0,
-            )
+            if len(data) <= SMALL_BYTES:
+                return msgpack.unpackb(data, use_list=False)
+            limit = self._messages_max
+            return msgpack.unpackb(data, use_list=False, max_array_len=limit, max_map_len=0, max_ext_len=0)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise DecodeError("not msgpack within the limits") from error
-        if type(fields) is not tuple or len(fields) != 8:
-            raise DecodeError("not an array of eight fields")
-        name, host, port, epoch, incarnation, counter, vitals, items = fields
+
+    def _sender(self, data: bytes) -> Sender:
+        fields = self._unpack(data)
+        if type(fields) is not tuple or len(fields) != 5:
+            raise DecodeError("the sender is not an array of five fields")
+        name, host, port, epoch, incarnation = fields
         if not (
             self._is_name(name)
             and self._is_host(host)
             and self._is_port(port)
             and self._is_epoch(epoch)
             and self._is_incarnation(incarnation)
-            and self._is_u64(counter)
-            and type(vitals) is bytes
-            and len(vitals) <= self._vitals_bytes_max
-            and type(items) is tuple
         ):
-            raise DecodeError("a field of the envelope has the wrong type or size")
-        messages = tuple([self._message(item) for item in items])
-        return Packet(instance, name, self.address(host, port), epoch, incarnation, counter, vitals, messages)
+            raise DecodeError("a field of the sender has the wrong type or size")
+        if len(self._senders) >= REMEMBERED:
+            self._senders.clear()
+        sender = self._senders[data] = Sender(name, self.address(host, port), epoch, incarnation)
+        return sender
 
     def _message(self, item: Any) -> Message:
         if type(item) is not tuple or not item or type(item[0]) is not int:
             raise DecodeError("a message is not an array that begins with its kind")
+        is_news = Kind.ALIVE <= item[0] <= Kind.LEFT
+        if is_news:
+            try:
+                known = self._news.get(item)
+            except TypeError as error:  # An unhashable field: a map.
+                raise DecodeError("a field of a message is a map") from error
+            if known is not None and tuple(map(type, known)) == tuple(map(type, item[1:])):
+                return known
+        message = self._checked(item)
+        if is_news:
+            if len(self._news) >= REMEMBERED:
+                self._news.clear()
+            self._news[item] = message
+        return message
+
+    def _checked(self, item: tuple[Any, ...]) -> Message:
         cls = _CLASSES.get(item[0])
         if cls is None:
             raise DecodeError(f"unknown message kind {item[0]}")
         shape = _SHAPES[cls]
         if len(item) != len(shape) + 1:
             raise DecodeError(f"a message of kind {item[0]} has {len(item) - 1} fields")
-        for check, value in zip(shape, item[1:], strict=True):
-            if not getattr(self, f"_is_{check}")(value):
-                raise DecodeError(f"a message of kind {item[0]} has a bad {check}")
+        for place, check in enumerate(shape, 1):
+            if not getattr(self, check)(item[place]):
+                raise DecodeError(f"a message of kind {item[0]} has a bad field {place}")
         return cls(*item[1:])
 
     @staticmethod

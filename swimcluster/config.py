@@ -206,7 +206,8 @@ class Config:
     def envelope_bytes_max(self) -> int:
         """Bytes the sender's own part of a packet may take: name, address, life, vitals, message count."""
         name, host = _str_bytes(self.name_bytes_max), _str_bytes(self.host_bytes_max)
-        return 1 + name + host + 3 + 9 + 9 + 9 + _bin_bytes(self.vitals_bytes_max) + 3
+        sender = _bin_bytes(1 + name + host + 3 + 9 + 9)
+        return 1 + sender + 9 + _bin_bytes(self.vitals_bytes_max) + 3
 
     @property
     def alive_bytes_max(self) -> int:

@@ -125,6 +125,7 @@ class Core:
             raise PayloadTooLargeError(f"metadata of {len(metadata)} bytes: at most {config.metadata_bytes_max}")
         self.config = config
         self.now = now
+        self.heard_at = now
         self.probe_interval_ns = config.ns(config.probe_interval_s)
         self.rng = rng
         self.statistics = Statistics()
@@ -142,7 +143,7 @@ class Core:
         self.health = LocalHealth(config.local_health_max)
         self.packer = Packer(config.members_max, config.broadcasts_max, config.broadcast_bytes_max)
         self.decoder = Decoder(config)
-        self.status = JoinStatus.JOINING
+        self.set_status(JoinStatus.JOINING)
         self.counter = 0
         self.waiters: dict[int, Waiter] = {}
         self.exchanges: dict[int, PendingExchange] = {}
@@ -154,10 +155,10 @@ class Core:
 
     # Views ------------------------------------------------------------------------------------------------------
 
-    @property
-    def is_active(self) -> bool:
-        """Whether this node takes part; after NameInUse and after leaving it does not."""
-        return self.status in {JoinStatus.JOINING, JoinStatus.JOINED}
+    def set_status(self, status: JoinStatus) -> None:
+        """Change where this node stands. It is active unless it leaves, has left, or its name is in use."""
+        self.status = status
+        self.is_active = status is JoinStatus.JOINING or status is JoinStatus.JOINED
 
     def members(self) -> tuple[Member, ...]:
         """Return live members by name, this one among them."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 
+MISSES_MAX = 16
+"""Updates that did not fit after which a packet is called full."""
 SMALLEST_BYTES = 16
 """No update is smaller, so a packet with less room is full."""
 
@@ -52,13 +54,16 @@ class UpdateQueue:
     def take(self, room: int, limit: int, copies: int) -> list[bytes]:
         """Return updates that fit into `room` bytes, counted as sent `copies` times each; at `limit` they are dropped."""
         taken: list[tuple[int, Hashable, bytes]] = []
+        misses = 0
         for sent, bucket in enumerate(self._buckets):
             for subject in reversed(bucket):
                 data = bucket[subject]
                 if len(data) <= room:
                     room -= len(data)
                     taken.append((sent, subject, data))
-            if room < SMALLEST_BYTES:
+                else:
+                    misses += 1
+            if room < SMALLEST_BYTES or misses > MISSES_MAX:
                 break
         for sent, subject, data in reversed(taken):
             del self._buckets[sent][subject]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from swimcluster.core import Core
 from swimcluster.events import Isolated
 from swimcluster.member import MemberState
-from swimcluster.messages import Packet
 from swimcluster.push_pull import StateExchange
 
 ISOLATED_AFTER_INTERVALS = 5
@@ -18,7 +17,6 @@ class Healer:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.is_isolated = False
-        self._heard_at = core.now
 
     def start(self, now: int) -> None:
         """Set the first rounds."""
@@ -53,22 +51,20 @@ class Healer:
 
     def postpone(self, gap: int) -> None:
         """Leave out of the silence what this node's own clock jumped over."""
-        self._heard_at += gap
+        self._core.heard_at += gap
 
     # Isolation --------------------------------------------------------------------------------------------------
 
-    def heard(self, now: int, packet: Packet) -> None:
+    def heard_again(self) -> None:
         """Something authentic arrived from another process."""
-        self._heard_at = now
-        if self.is_isolated:
-            self._set(is_isolated=False)
+        self._set(is_isolated=False)
 
     def judge_isolation(self, now: int) -> None:
         """Compare the silence with its limit; called once per probe period."""
         core = self._core
         knows_others = bool(core.table.live or core.table.gone) or core.joiner.has_others
         limit = ISOLATED_AFTER_INTERVALS * core.config.ns(core.config.probe_interval_s)
-        if knows_others and now - self._heard_at >= limit and not self.is_isolated:
+        if knows_others and now - core.heard_at >= limit and not self.is_isolated:
             self._set(is_isolated=True)
 
     def _set(self, *, is_isolated: bool) -> None:

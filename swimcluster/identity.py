@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swimcluster.address import Address
-from swimcluster.codec import encode_envelope, encode_message
+from swimcluster.codec import encode_envelope, encode_message, encode_sender
 from swimcluster.member import Claim, Member, MemberState, Reachability
 from swimcluster.messages import Alive, Left
 from swimcluster.transitions import Record, Transition
@@ -122,14 +122,8 @@ class Identity:
             self.key_ids,
         )
         self.alive_bytes = encode_message(alive)
+        self._sender = encode_sender(self.name, self.address, epoch=self.epoch, incarnation=self.incarnation)
         self._encode_envelope()
 
     def _encode_envelope(self) -> None:
-        self.envelope = encode_envelope(
-            self.name,
-            self.address,
-            epoch=self.epoch,
-            incarnation=self.incarnation,
-            vitals_counter=self.vitals_counter,
-            vitals=self.vitals,
-        )
+        self.envelope = encode_envelope(self._sender, vitals_counter=self.vitals_counter, vitals=self.vitals)

@@ -280,8 +280,11 @@ class Inbox:
 
     def _judge_sender(self, now: int, packet: Packet) -> None:
         core = self._core
-        core.healer.heard(now, packet)
-        core.prober.heard_anybody(now)
+        core.heard_at = now
+        if core.healer.is_isolated:
+            core.healer.heard_again()
+        if core.prober.failed_in_a_row:
+            core.prober.heard_anybody(now)
         if packet.name == core.identity.name:
             core.defence.heard_namesake(now, packet)
             return

@@ -95,7 +95,7 @@ class Joiner:
         """Begin at the first `advance`."""
         self.add(self._core.config.seeds, is_hint=False)
         if not self._seeds:
-            self._core.status = JoinStatus.JOINED
+            self._core.set_status(JoinStatus.JOINED)
         self._timer = self._core.timers.set(now, self._round)
 
     def lost_all(self, now: int) -> None:
@@ -160,7 +160,7 @@ class Joiner:
             return
         self._round_is_open = False
         if core.status is JoinStatus.JOINING and not self.has_others:
-            core.status = JoinStatus.JOINED
+            core.set_status(JoinStatus.JOINED)
         if not core.table.live and self.has_others:
             self._failures += 1
             tried = tuple(seed.address for seed in self._seeds.values() if not seed.is_self)
@@ -171,7 +171,7 @@ class Joiner:
         core = self._core
         self._failures = 0
         if core.status is JoinStatus.JOINING:
-            core.status = JoinStatus.JOINED
+            core.set_status(JoinStatus.JOINED)
         core.announce()
         if not self._has_told_joined:
             self._has_told_joined = True
@@ -180,7 +180,7 @@ class Joiner:
     def found_member(self, now: int) -> None:
         """A member was verified, by whatever way: this node is in."""
         if self._core.status is JoinStatus.JOINING:
-            self._core.status = JoinStatus.JOINED
+            self._core.set_status(JoinStatus.JOINED)
 
     # Letting in -------------------------------------------------------------------------------------------------
 

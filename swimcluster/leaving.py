@@ -50,7 +50,7 @@ class Leaver:
         core, config = self._core, self._core.config
         if not core.is_active:
             return
-        core.status = JoinStatus.LEAVING
+        core.set_status(JoinStatus.LEAVING)
         core.identity.change("left", has_left=True)
         core.packer.updates.put(core.identity.name, core.identity.left_bytes())
         self._members = len(core.table.live)
@@ -90,6 +90,6 @@ class Leaver:
         core = self._core
         if self._exchanges <= 0 and self._rounds_left <= 0 and not self._is_done:
             self._is_done = True
-            core.status = JoinStatus.LEFT
+            core.set_status(JoinStatus.LEFT)
             core.timers.clear()
             core.emit(LeaveFinished(len(self._told), self._members))

@@ -75,24 +75,26 @@ def open_frame(keyring: Keyring, kind: int, data: bytes, binding: bytes = b"") -
     Raises:
         RejectedError: it is not a frame of this kind, cluster and version made with a key held here.
     """
+    key = _key_of(keyring, kind, data)
+    signed = data[:-MAC_BYTES]
+    if not hmac.compare_digest(blake3(signed + binding, key=key).digest(MAC_BYTES), data[-MAC_BYTES:]):
+        raise RejectedError("dropped_mac")
+    return Frame(data[12:20], int.from_bytes(data[20:28], "big"), data[HEADER_BYTES:-MAC_BYTES])
+
+
+def _key_of(keyring: Keyring, kind: int, data: bytes) -> bytes:
     if len(data) < FRAME_OVERHEAD_BYTES or data[:2] != MAGIC:
         raise RejectedError("dropped_malformed")
-    _, version, its_kind, tag, key_id, instance, counter = _HEADER.unpack_from(data)
-    if version != VERSION:
+    if data[2] != VERSION:
         raise RejectedError("dropped_version")
-    if its_kind != kind:
+    if data[3] != kind:
         raise RejectedError("dropped_malformed")
-    if tag != keyring.cluster_tag:
+    if data[4:8] != keyring.cluster_tag:
         raise RejectedError("dropped_cluster")
-    key = keyring.verifying_key(key_id)
+    key = keyring.verifying_key(data[8:12])
     if key is None:
         raise RejectedError("dropped_key")
-    signed = data[:-MAC_BYTES]
-    if binding:
-        signed += binding
-    if not hmac.compare_digest(blake3(signed, key=key).digest(MAC_BYTES), data[-MAC_BYTES:]):
-        raise RejectedError("dropped_mac")
-    return Frame(instance, counter, data[HEADER_BYTES:-MAC_BYTES])
+    return key
 
 
 def binding_of(instance: bytes, counter: int) -> bytes:

@@ -17,6 +17,7 @@ class Entry:
 
     __slots__ = (
         "address",
+        "alive",
         "alive_bytes",
         "asked_at",
         "claim",
@@ -52,6 +53,7 @@ class Entry:
         self.metadata = alive.metadata
         self.key_ids = alive.key_ids
         self.payload_at = (alive.epoch, alive.instance, alive.incarnation)
+        self.alive = alive
         self.alive_bytes = encode_message(alive)
 
     def reset_opinions(self) -> None:

@@ -40,12 +40,14 @@ class News:
     def on_alive(self, now: int, packet: Packet, message: Alive, *, synced: bool) -> None:
         """Take a member's own words, first-hand or carried."""
         core = self._core
+        entry = core.table.get(message.name)
+        if entry is not None and entry.alive is message:
+            return  # The very words held; the decoder remembers news, so that most repetitions end here.
         claim = Claim(message.epoch, message.instance, message.incarnation, ALIVE)
         address = core.decoder.address(message.host, message.port)
         if message.name == core.identity.name:
             core.defence.heard_of_self(now, claim, address)
             return
-        entry = core.table.get(message.name)
         if entry is None:
             core.verifier.consider(now, message, address)
             return

@@ -143,7 +143,7 @@ class Prober:
         self._order: list[str] = []
         self._index = 0
         self._probe: Probe | None = None
-        self._failed_in_a_row: list[str] = []
+        self.failed_in_a_row: list[str] = []
         self._holding_since: int | None = None
         self._has_given_up_holding = False
 
@@ -218,7 +218,7 @@ class Prober:
 
     def succeeded(self, now: int, entry: Entry, reachability: Reachability) -> None:
         """Note the path; one answer ends every doubt about this node itself."""
-        self._failed_in_a_row.clear()
+        self.failed_in_a_row.clear()
         self._has_given_up_holding = False
         self._release(now)
         self.set_reachability(now, entry, reachability)
@@ -229,9 +229,9 @@ class Prober:
         if not entry.is_live or entry.claim.instance != instance:
             return
         self.set_reachability(now, entry, Reachability.NONE)
-        if entry.name not in self._failed_in_a_row:
-            self._failed_in_a_row.append(entry.name)
-        is_blackout = len(self._failed_in_a_row) >= BLACKOUT_PROBES and not self._has_given_up_holding
+        if entry.name not in self.failed_in_a_row:
+            self.failed_in_a_row.append(entry.name)
+        is_blackout = len(self.failed_in_a_row) >= BLACKOUT_PROBES and not self._has_given_up_holding
         if core.config.hold_accusations and is_blackout and self._holding_since is None:
             self._holding_since = now
         if self.blackout_until(now) is not None:
@@ -247,10 +247,9 @@ class Prober:
 
     def heard_anybody(self, now: int) -> None:
         """Something arrived: the network reaches this node, so accusations count again."""
-        if self._failed_in_a_row:
-            self._failed_in_a_row.clear()
-            self._has_given_up_holding = False
-            self._release(now)
+        self.failed_in_a_row.clear()
+        self._has_given_up_holding = False
+        self._release(now)
 
     def blackout_until(self, now: int) -> int | None:
         """Return until when accusations are held, or None when they are not; at most one maximum suspicion."""

@@ -94,7 +94,7 @@ class SelfDefence:
     def stop(self, now: int, holder: Address) -> None:
         """Take no part any more: a live process answers under this name."""
         core = self._core
-        core.status = JoinStatus.NAME_IN_USE
+        core.set_status(JoinStatus.NAME_IN_USE)
         core.timers.clear()
         core.waiters.clear()
         core.exchanges.clear()
