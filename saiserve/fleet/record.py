@@ -11,7 +11,7 @@ from swimcluster.member import Member, MemberState, Reachability
 
 VITALS_STALE_S = 5.0
 """Vitals older than this say nothing any more: the node goes one band down."""
-LOOP_LAG_MS = 500
+LOOP_LAG_MS = 1_000
 """A node whose event loop lags this much goes one band down."""
 DOWN_S = 600.0
 """How long the models of a dead member stay known: 503 with Retry-After until then, 404 after."""

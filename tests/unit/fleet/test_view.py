@@ -157,7 +157,7 @@ def test_a_node_without_fresh_news_lags_and_is_not_out() -> None:
     old = view_of(member("b"))
     late = 10 * S + int((VITALS_STALE_S + 1) * S)
     assert (only(old, now=late).lagging, only(old, now=late).residence) == (True, Residence.READY)
-    slow = NodeVitals(1, 1, loop_lag_ms=900, slots=VITALS.slots)
+    slow = NodeVitals(1, 1, loop_lag_ms=1_900, slots=VITALS.slots)
     assert only(view_of(member("b", vitals=slow))).note == "its event loop lags"
 
 
