@@ -69,7 +69,12 @@ class HostTier:
         if not self.store.bytes_max:
             return Saved.NO_ROOM
         data = self._kv.save(held.sequence, partial=False)
-        return Saved.WHOLE if self._keep(now, held, data, start=0, end=held.ready) else Saved.NO_ROOM
+        if not self._keep(now, held, data, start=0, end=held.ready):
+            return Saved.NO_ROOM
+        for place in held.marks:
+            if max(held.floor, 1) <= place < held.ready:
+                self._mark(now, held, place)
+        return Saved.WHOLE
 
     def _save_segment(self, now: int, held: Held, tokens_max: int) -> Saved:
         node: Node | None = held.tip
@@ -102,24 +107,32 @@ class HostTier:
         return True
 
     def take_checkpoint(self, now: int, held: Held) -> None:
-        """Keep the state of a running sequence at the place where it stands, for branches (RECURRENT)."""
-        tree = self._forest.tree(held.isolation)
-        node = tree.place(held.tokens, held.ready)
-        if node.checkpoint is not None:
-            self.store.touch(now, self.store.blobs[node.checkpoint])
-            return
-        data = self._kv.save(held.sequence, partial=True)
+        """Keep the state of a running sequence at the place where it stands, for branches."""
+        if not self._has_checkpoint(now, held, held.ready):
+            self._keep_checkpoint(now, held, held.ready, self._kv.save(held.sequence, partial=True))
+
+    def _mark(self, now: int, held: Held, place: int) -> None:
+        """Keep the state at an earlier place of a sequence whose windowed cells are all pinned."""
+        if not self._has_checkpoint(now, held, place):
+            self._kv.copy(held.sequence, self._spare, 0, place)
+            data = self._kv.save(self._spare, partial=True)
+            self._kv.remove(self._spare, 0, -1)
+            self._keep_checkpoint(now, held, place, data)
+
+    def _has_checkpoint(self, now: int, held: Held, place: int) -> bool:
+        node = self._forest.tree(held.isolation).place(held.tokens, place)
+        if node.checkpoint is None:
+            return False
+        self.store.touch(now, self.store.blobs[node.checkpoint])
+        return True
+
+    def _keep_checkpoint(self, now: int, held: Held, place: int, data: bytes) -> None:
         blob = self.store.put(
-            now,
-            data,
-            start=held.ready,
-            end=held.ready,
-            isolation=held.isolation,
-            cost=held.ready,
-            is_checkpoint=True,
+            now, data, start=place, end=place, isolation=held.isolation, cost=place, is_checkpoint=True
         )
         if blob is not None:
-            blob.node = tree.place(held.tokens, held.ready)  # evictions may have joined the first one away
+            tree = self._forest.tree(held.isolation)
+            blob.node = tree.place(held.tokens, place)  # evictions may have joined the first one away
             tree.set_checkpoint(blob.id, blob.node)
             self._counts["checkpoints"] += 1
 

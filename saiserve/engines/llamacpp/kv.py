@@ -7,8 +7,7 @@ Facts behind each rule are llama.cpp's: see docs/engine.md.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class Family(enum.Enum):
@@ -30,9 +29,11 @@ class DecodeOutcome(enum.Enum):
     REJECTED = "rejected"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One token to compute: at `position` of sequence `sequence`, with its logits if `wants_logits`."""
+class Row(NamedTuple):
+    """One token to compute: at `position` of sequence `sequence`, with its logits if `wants_logits`.
+
+    A tuple, because a batch may have thousands and a frozen dataclass costs five times as much to make.
+    """
 
     sequence: int
     position: int

@@ -15,8 +15,14 @@ from saiserve.engines.llamacpp.host_tier import HostTier, Saved
 from saiserve.engines.llamacpp.job import HeldPrefix
 from saiserve.engines.llamacpp.kv import Family, KvCache
 from saiserve.engines.llamacpp.prefix_tree import Forest, Node
-from saiserve.engines.llamacpp.reuse import Choice, Held, choose
+from saiserve.engines.llamacpp.reuse import Choice, Held, ReuseKind, choose
 
+KINDS = {
+    Family.FULL: ReuseKind.CHAINED,
+    Family.WINDOW: ReuseKind.STATES,
+    Family.RECURRENT: ReuseKind.STATES,
+}
+"""Without pins."""
 PARK_TOKENS_MAX = 4096
 """Tokens moved to host memory in one step when nothing presses (about 2 ms per 1,000)."""
 PRESSED_TOKENS_MAX = 8192
@@ -53,6 +59,7 @@ class PrefixCache:
         self.family = kv.family
         self.hot_cells_max = hot_cells_max
         self.pins = pins and kv.family is Family.WINDOW
+        self.kind = ReuseKind.PINNED if self.pins else KINDS[kv.family]
         self.spare = kv.sequences_max - 1
         self.cells = CellLedger()
         self.held: dict[int, Held] = {}
@@ -71,7 +78,7 @@ class PrefixCache:
     @property
     def makes_checkpoints(self) -> bool:
         """Whether states at chosen places are kept."""
-        return self.family is Family.RECURRENT and self.host.store.bytes_max > 0
+        return self.kind is ReuseKind.STATES and self.host.store.bytes_max > 0
 
     @property
     def is_over_hot(self) -> bool:
@@ -103,7 +110,7 @@ class PrefixCache:
         }
 
     def report(self, most: int) -> tuple[HeldPrefix, ...]:
-        """The prefixes held in either tier, newest first, at most so many."""
+        """The prefixes held in either tier, running ones first, then the newest, at most so many."""
         prefixes = [
             HeldPrefix(held.ready, held.isolation, "idle" if held.is_idle else "running", held.used_at)
             for held in self.held.values()
@@ -113,12 +120,12 @@ class PrefixCache:
             HeldPrefix(blob.end, blob.isolation, "host", blob.used_at, len(blob.data))
             for blob in self.host.store.blobs.values()
         ]
-        return tuple(heapq.nlargest(most, prefixes, key=lambda prefix: prefix.used_at))
+        return tuple(heapq.nlargest(most, prefixes, key=lambda prefix: (prefix.where == "running", prefix.used_at)))
 
     def look(self, tokens: array[int], isolation: str) -> Choice:
         """What to reuse for a prompt; at least its last id is left to compute, so that there are logits."""
         path = self._forest.match(isolation, tokens, len(tokens) - 1)
-        return choose(path, self.family, self.held, self.host.store.blobs)
+        return choose(path, self.kind, self.held, self.host.store.blobs)
 
     def idle_cells_beside(self, source: Held | None) -> int:
         """Cells that could be freed without touching `source`, at least."""
@@ -156,9 +163,9 @@ class PrefixCache:
 
     def _floor_of(self, choice: Choice, cut: int) -> int:
         """The earliest cut that a sequence begun this way allows: a restored one has only its last window (WINDOW)."""
-        if self.family is not Family.WINDOW or cut == 0:
+        if self.kind is not ReuseKind.PINNED or cut == 0:
             return 0
-        if choice.source is not None:
+        if choice.source is not None and choice.checkpoint is None:
             return choice.source.floor
         return cut - 1 if cut > self.kv.window else 0
 
@@ -251,7 +258,7 @@ class PrefixCache:
 
     def _drop_doubles(self, now: int, held: Held) -> None:
         """Of idle sequences that are prefixes of one another, keep the longest (where any prefix can be cut)."""
-        anywhere = self.family is Family.FULL or self.pins
+        anywhere = self.kind is not ReuseKind.STATES
         for sequence in list(held.tip.sequences - {held.sequence}):
             other = self.held[sequence]
             as_good = other.ready >= held.ready and other.floor <= held.floor

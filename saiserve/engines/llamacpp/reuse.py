@@ -1,27 +1,34 @@
 """Chooses what to reuse for a prompt: from which sequence, from which saved states, or whom to wait for. Pure.
 
-What a holder is good for depends on the model's family (docs/engine.md, "What can be reused"):
-
-    FULL       any prefix of a sequence; host memory holds a chain of segments, cut anywhere
-    WINDOW     any prefix of a pinned sequence; a host state goes on at its end, or at a checkpoint it covers
-    RECURRENT  a sequence or host state goes on at its end, or at a checkpoint it covers
+What a holder is good for depends on the model (docs/engine.md, "What can be reused"): see `ReuseKind`.
 """
 
 from __future__ import annotations
 
+import enum
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
 from saiserve.engines.llamacpp.host_store import Blob
-from saiserve.engines.llamacpp.kv import Family
 from saiserve.engines.llamacpp.prefix_tree import Node
 
 HOST_GAIN_MIN = 16
 """Tokens that a host state must save beyond the KV cache to be worth a move."""
 CARRIERS_TRIED = 16
 """Host states looked at per checkpoint when choosing the shortest that covers it."""
+
+
+class ReuseKind(enum.Enum):
+    """What can be made of a sequence or a saved state."""
+
+    CHAINED = "chained"
+    """FULL: any prefix of a sequence; host memory holds a chain of segments, cut anywhere."""
+    PINNED = "pinned"
+    """WINDOW with pins: any prefix of a sequence; a host state goes on at its end or at a checkpoint it covers."""
+    STATES = "states"
+    """RECURRENT, WINDOW without pins: sequence and host state go on at their end or at a checkpoint they cover."""
 
 
 @dataclass(eq=False, slots=True)
@@ -47,7 +54,9 @@ class Held:
     is_running: bool = True
     """False once it is idle or gone."""
     cuts: set[int] = field(default_factory=set)
-    """Places where a checkpoint is to be taken on the way."""
+    """STATES: places where a checkpoint is to be taken on the way."""
+    marks: tuple[int, ...] = ()
+    """PINNED: places where one is to be taken when it moves to host memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +102,23 @@ class Choice:
         return peak
 
 
-def choose(path: list[tuple[Node, int]], family: Family, held: Mapping[int, Held], blobs: Mapping[int, Blob]) -> Choice:
+def choose(
+    path: list[tuple[Node, int]], kind: ReuseKind, held: Mapping[int, Held], blobs: Mapping[int, Blob]
+) -> Choice:
     """The best choice for a prompt whose way down the tree is `path` (see `PrefixTree.match`)."""
     checkpoints = [
         (node.end, blobs[node.checkpoint]) for node, depth in path if node.checkpoint is not None and depth == node.end
     ]
-    best, leader, leader_depth = _from_sequences(path, family, held, checkpoints)
-    host = _from_segments(path, best, blobs) if family is Family.FULL else _from_states(path, checkpoints, blobs)
+    best, leader, leader_depth = _from_sequences(path, kind, held, checkpoints)
+    is_chain = kind is ReuseKind.CHAINED
+    host = _from_segments(path, best, blobs) if is_chain else _from_states(path, checkpoints, blobs)
     if host is not None and host.cut >= best.cut + HOST_GAIN_MIN:
         best = host
     return Choice(best.cut, best.source, best.source_cut, best.segments, best.checkpoint, leader, leader_depth)
 
 
 def _from_sequences(
-    path: list[tuple[Node, int]], family: Family, held: Mapping[int, Held], checkpoints: list[tuple[int, Blob]]
+    path: list[tuple[Node, int]], kind: ReuseKind, held: Mapping[int, Held], checkpoints: list[tuple[int, Blob]]
 ) -> tuple[Choice, Held | None, int]:
     """The best sequence to copy, and the running one that will have most."""
     best = Choice()
@@ -119,7 +131,7 @@ def _from_sequences(
             source = held[sequence]
             if not source.is_idle and depth > max(source.ready, leader_depth):
                 leader, leader_depth = source, depth
-            cut, checkpoint = _usable(source, depth, family, checkpoints)
+            cut, checkpoint = _usable(source, depth, kind, checkpoints)
             choice = Choice(cut, source, cut, (), checkpoint)
             rank = (cut, choice.is_adoption, checkpoint is None)
             if cut and rank > best_rank:
@@ -128,16 +140,14 @@ def _from_sequences(
     return best, leader, leader_depth
 
 
-def _usable(source: Held, depth: int, family: Family, checkpoints: list[tuple[int, Blob]]) -> tuple[int, Blob | None]:
+def _usable(source: Held, depth: int, kind: ReuseKind, checkpoints: list[tuple[int, Blob]]) -> tuple[int, Blob | None]:
     """How many ids of a sequence can be reused, and the checkpoint needed for it."""
-    if family is not Family.RECURRENT:
-        cut = min(depth, source.ready)
-        return (cut, None) if cut >= source.floor else (0, None)
-    if source.ready <= depth:
-        return source.ready, None
-    for cut, blob in reversed(checkpoints):
-        if cut <= depth:
-            return cut, blob
+    cut = min(depth, source.ready)
+    if cut == source.ready or (kind is not ReuseKind.STATES and cut >= source.floor):
+        return cut, None
+    for place, blob in reversed(checkpoints):
+        if place <= cut:
+            return place, blob
     return 0, None
 
 

@@ -39,11 +39,11 @@ from saiserve.engines.llamacpp.job import (
     Started,
     Step,
 )
-from saiserve.engines.llamacpp.kv import DecodeOutcome, Family, KvCache
+from saiserve.engines.llamacpp.kv import DecodeOutcome, KvCache
 from saiserve.engines.llamacpp.prefix_cache import PrefixCache
 from saiserve.engines.llamacpp.prefix_tree import tokens_of
 from saiserve.engines.llamacpp.rates import NS_PER_S, Rates
-from saiserve.engines.llamacpp.reuse import Choice
+from saiserve.engines.llamacpp.reuse import Choice, ReuseKind
 from saiserve.engines.llamacpp.scheduler_config import SchedulerConfig
 from saiserve.engines.llamacpp.stream import Stream
 from saiserve.engines.messages import Load
@@ -241,7 +241,7 @@ class Scheduler:
         leader = choice.leader
         if leader is None or choice.leader_depth - max(choice.cut, leader.ready) < WAIT_GAIN_MIN:
             return False
-        if self._cache.family is Family.RECURRENT:
+        if self._cache.kind is ReuseKind.STATES:
             if not self._cache.makes_checkpoints:
                 return False
             leader.cuts.add(choice.leader_depth)
@@ -275,8 +275,11 @@ class Scheduler:
         cached = min(held.ready, stream.job.prompt_tokens)
         self._counts["prefix_hit_tokens"] += cached
         self._notices.append(Started(stream.job.id, cached, stream.starts > 1))
+        places = checkpoint_places(stream.job.boundaries, held.ready, len(stream.tokens))
         if self._cache.makes_checkpoints:
-            held.cuts = checkpoint_places(stream.job.boundaries, held.ready, len(stream.tokens))
+            held.cuts = places
+        elif self._cache.kind is ReuseKind.PINNED and places:
+            held.marks = tuple({min(places), max(places)})
         if held.ready in held.cuts:
             held.cuts.discard(held.ready)
             self._cache.host.take_checkpoint(now, held)
@@ -437,5 +440,5 @@ class Scheduler:
         return {**dict.fromkeys(COUNTERS, 0.0), **self._counts, **self._cache.counters()}
 
     def held(self) -> tuple[HeldPrefix, ...]:
-        """Prefixes that could be reused, newest first."""
+        """Prefixes that could be reused: running ones, then the newest."""
         return self._cache.report(HELD_MAX)

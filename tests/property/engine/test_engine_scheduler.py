@@ -139,5 +139,6 @@ def test_no_life_computes_on_a_wrong_prefix_loses_a_job_or_leaks_a_cell(
         host_bytes_max=host,
         hot_cells_max=hot,
         queue_max=30,
+        pins=rng.random() < 0.7,
     )
     play(loop, rng, 120)
