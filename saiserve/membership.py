@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 import trio
@@ -17,34 +16,12 @@ from saiserve.peers.server import PeerPort
 from saiserve.peers.wire import PeerKeys, RequestSigner, RequestVerifier
 from swimcluster.cluster import Cluster, open_cluster
 from swimcluster.config import Config
-from swimcluster.events import (
-    Event,
-    JoinAttemptFailed,
-    Joined,
-    MemberDied,
-    MemberJoined,
-    MemberLeft,
-    MemberMoved,
-    MemberRestarted,
-    MemberSuspected,
-)
 from swimcluster.transport import Transport
-
-log = logging.getLogger(__name__)
 
 GOSSIP_OVER_HTTP_S: Final = 0.5
 """Gossip tick over the HTTP port; each tick is a few requests, so it is slower than over datagrams."""
 REFRESH_S: Final = 1.0
 """Ages and round-trip times move without events, so the view is also read this often."""
-
-_TOLD: Final[dict[type, str]] = {
-    MemberJoined: "joined",
-    MemberSuspected: "is suspected",
-    MemberDied: "is dead",
-    MemberLeft: "left",
-    MemberMoved: "moved",
-    MemberRestarted: "restarted",
-}
 
 
 def membership_config(settings: Settings) -> Config:
@@ -105,9 +82,8 @@ async def run_membership(
 
 async def _watch(node: Node, cluster: Cluster) -> None:
     async with cluster.subscribe() as events:
-        async for event in events:
+        async for _ in events:
             node.take_members(cluster.members, cluster.departed)
-            _tell(node, event)
 
 
 async def _refresh(node: Node, cluster: Cluster) -> None:
@@ -115,15 +91,3 @@ async def _refresh(node: Node, cluster: Cluster) -> None:
         node.take_members(cluster.members, cluster.departed)
         await node.fetch_facts()
         await trio.sleep(REFRESH_S)
-
-
-def _tell(node: Node, event: Event) -> None:
-    words = _TOLD.get(type(event))
-    member = getattr(event, "member", None)
-    if words is not None and member is not None and member.name != node.settings.node_name:
-        log.info("member %s at %s %s", member.name, member.address, words)
-    elif isinstance(event, Joined):
-        log.info("joined the cluster %r through %s", node.settings.cluster_name, event.seed)
-    elif isinstance(event, JoinAttemptFailed):
-        seeds = ", ".join(map(str, event.seeds))
-        log.warning("no seed answers (%s); serving alone, next try in %.0f s", seeds, event.retry_in_s)
