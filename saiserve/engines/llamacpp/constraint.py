@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import llguidance
-import llguidance.llamacpp
 import numpy as np
 from numpy.typing import NDArray
 
+from saiserve.engines.llamacpp import native
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
 from saiserve.engines.messages import Constraint
 
@@ -25,6 +25,8 @@ WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
 """Between JSON tokens; bounded, because a small model can go on with blanks for ever."""
 
 REASON_CHARACTERS_MAX = 400
+SPECIAL_PREFIX = b"\xff"
+"""Tells llguidance that a token is a marker and never part of text."""
 
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 2_000_000,
@@ -109,14 +111,29 @@ class ConstraintCompiler:
             raise ConstraintError(f"kind {constraint.kind!r} is not one of {', '.join(GRAMMARS)}")
         grammar = make(constraint.body)
         if self._tokenizer is None:
-            ends = sorted(self._vocabulary.end_tokens) or None
-            self._tokenizer = llguidance.llamacpp.lltokenizer_from_vocab(self._vocab_handle, eos_token=ends)
+            self._tokenizer = self._build_tokenizer()
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
             raise ConstraintError(_reason(matcher))
         if answer and not matcher.consume_tokens(list(answer)):
             raise ConstraintError("the tokens to resume from do not match it")
         return Matcher(matcher, self._vocabulary.size)
+
+    def _build_tokenizer(self) -> llguidance.LLTokenizer:
+        vocabulary = self._vocabulary
+        spellings: list[bytes] = []
+        for token in range(vocabulary.size):
+            spelling = vocabulary.spelling(token)
+            marks = token in vocabulary.user_tokens and spelling.startswith(b"<") and spelling.endswith(b">")
+            special = marks or token in vocabulary.control_tokens
+            spellings.append(SPECIAL_PREFIX + spelling if special else spelling)
+        return llguidance.LLTokenizer.from_llamacpp(
+            tokens=spellings,
+            vocab_ptr=self._vocab_handle,
+            tokenize_fptr=native.address_of("llama_tokenize"),
+            eos_token=sorted(vocabulary.end_tokens) or None,
+            slices=None,
+        )
 
 
 def _json_schema(body: str) -> str:

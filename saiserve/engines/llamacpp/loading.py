@@ -168,6 +168,7 @@ def _open_context(model: LlamaModel, cells: int, settings: EngineSettings) -> Ll
             threads=threads_for(settings.threads),
             kv_type=settings.kv_type,
             window_full=settings.window_full,
+            flash_attention=settings.flash_attention,
         ),
     )
 

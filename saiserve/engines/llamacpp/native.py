@@ -53,3 +53,8 @@ def start() -> None:
 def recent_log() -> list[str]:
     """The last warnings and errors, oldest first."""
     return list(_recent)
+
+
+def address_of(function: str) -> int:
+    """The address of a function of the library, for other native code."""
+    return ctypes.cast(getattr(llama_cpp.llama_cpp._lib, function), ctypes.c_void_p).value or 0  # noqa: SLF001

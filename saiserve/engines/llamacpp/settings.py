@@ -41,3 +41,5 @@ class EngineSettings:
     queue_max: int = 256
     prefill_budget_s: float = 0.25
     """Longest step wanted while streams run."""
+    flash_attention: bool = True
+    """Faster; computes attention in 16 bits."""
