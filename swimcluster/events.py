@@ -110,20 +110,22 @@ class Outlived:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The first seed let this node in."""
+    """A seed let this node in: the first ever, or the first of a call of `Swim.join`."""
 
     seed: Address
 
 
 @dataclass(frozen=True, slots=True)
 class JoinAttemptFailed:
-    """No seed answered this time; the next attempt follows by itself.
+    """No seed let this node in this time; the next attempt follows by itself.
 
-    Emitted once per round, so that a lonely node leaves a visible trace.
+    Emitted once per round, so that a lonely node leaves a visible trace, and once for each `Swim.join` that failed.
     """
 
     seeds: tuple[Address, ...]
     retry_in_s: float
+    is_explicit: bool = False
+    """Whether it ends a call of `Swim.join` with these seeds, rather than a round of the node's own."""
 
 
 @dataclass(frozen=True, slots=True)

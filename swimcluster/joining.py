@@ -73,7 +73,7 @@ class Seed:
 
     def _end(self, now: int) -> None:
         self.is_pending = False
-        self._core.joiner.dial_ended(now)
+        self._core.joiner.dial_ended(now, self)
 
 
 class Joiner:
@@ -87,6 +87,9 @@ class Joiner:
         self._round_is_open = False
         self._timer: Timer | None = None
         self._has_told_joined = False
+        self._asked_for: tuple[Address, ...] = ()
+        self._asked: list[Seed] = []
+        """Seeds of an explicit `join` that nobody has answered yet; emptied by the first that lets this node in."""
         self._checks: dict[tuple[str, bytes], tuple[HolderCheck, int]] = {}
 
     # Getting in -------------------------------------------------------------------------------------------------
@@ -118,10 +121,17 @@ class Joiner:
                 seed.is_hint = seed.is_hint and is_hint
 
     def join(self, now: int, seeds: Sequence[Address]) -> None:
-        """Add seeds and dial at once."""
+        """Add seeds and dial these at once; Joined or JoinAttemptFailed says how it went."""
         self.add(seeds, is_hint=False)
         self._failures = 0
-        self._dial(now, [seed for seed in self._seeds.values() if not seed.is_pending][:DIALS_MAX])
+        self._asked = [self._seeds[address] for address in dict.fromkeys(seeds) if address in self._seeds]
+        self._asked_for = tuple(seed.address for seed in self._asked)
+        self._dial_asked(now)
+
+    def _dial_asked(self, now: int) -> None:
+        open_dials = sum(seed.is_pending for seed in self._asked)
+        waiting = [seed for seed in self._asked if not seed.is_pending]
+        self._dial(now, waiting[: max(0, DIALS_MAX - open_dials)])
 
     def _round(self, now: int) -> None:
         core, config = self._core, self._core.config
@@ -153,9 +163,14 @@ class Joiner:
         for seed in seeds:
             seed.dial(now)
 
-    def dial_ended(self, now: int) -> None:
-        """See whether the round is over without company."""
+    def dial_ended(self, now: int, seed: Seed) -> None:
+        """See whether an explicit join or the round is over without company."""
         core = self._core
+        if seed in self._asked:
+            self._asked.remove(seed)
+            self._dial_asked(now)
+            if not self._asked:
+                core.emit(JoinAttemptFailed(self._asked_for, self._backoff_ns() / 1e9, is_explicit=True))
         if not self._round_is_open or any(seed.is_pending for seed in self._seeds.values()):
             return
         self._round_is_open = False
@@ -173,9 +188,10 @@ class Joiner:
         if core.status is JoinStatus.JOINING:
             core.set_status(JoinStatus.JOINED)
         core.announce()
-        if not self._has_told_joined:
+        if not self._has_told_joined or seed in self._asked:
             self._has_told_joined = True
             core.emit(Joined(seed.address))
+        self._asked = []
 
     def found_member(self, now: int) -> None:
         """A member was verified, by whatever way: this node is in."""

@@ -138,7 +138,7 @@ class Swim:
     # Commands ---------------------------------------------------------------------------------------------------
 
     def join(self, now: int, seeds: Sequence[Address]) -> None:
-        """Add seeds and try all seeds at once; retries go on for ever. Watch `join_status`, Joined, JoinAttemptFailed."""
+        """Add seeds and dial them at once; they are kept for ever. Joined or JoinAttemptFailed(is_explicit) follows."""
         self._enter(now)
         self.core.joiner.join(now, seeds)
 
