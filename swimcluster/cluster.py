@@ -47,6 +47,8 @@ DEFAULT_PORT = 7946
 """Where a member listens that is told neither to bind nor to advertise; memberlist's port."""
 JOIN_WAIT_S = 3.0
 """Longest wait of `open_cluster` for a first seed; the member then starts alone and keeps trying."""
+JOIN_GRACE_S = 1.0
+"""What `Cluster.join` waits beyond the time of an exchange."""
 SUBSCRIPTIONS_MAX = 1024
 
 
@@ -81,9 +83,13 @@ async def open_cluster(
     """
     async with AsyncExitStack() as stack:
         if transport is None:
-            bind = config.bind or config.advertise or Address("", DEFAULT_PORT)
-            limit = config.exchange_bytes_max
-            transport = await stack.enter_async_context(open_udp_transport(bind, exchange_bytes_max=limit))
+            transport = await stack.enter_async_context(
+                open_udp_transport(
+                    config.bind or config.advertise or Address("", DEFAULT_PORT),
+                    exchange_bytes_max=config.exchange_bytes_max,
+                    exchange_timeout_s=config.exchange_timeout_s,
+                )
+            )
         config = config.with_advertise(config.advertise or advertised_address(transport.local_address, config.seeds))
         cluster = Cluster(config, transport, clock, on_request)
         await cluster.start(metadata, rng or random.Random(secrets.randbits(256)))
@@ -156,7 +162,7 @@ class Cluster:
 
     @property
     def transport_counters(self) -> object:
-        """What the transport counted (`swimcluster.transport.udp.UdpCounters`); None where it counts nothing."""
+        """What the transport counted (`swimcluster.transport.udp_datagrams.UdpCounters`); None where it counts nothing."""
         return getattr(self._transport, "counters", None)
 
     # Commands that return at once -------------------------------------------------------------------------------
@@ -245,12 +251,12 @@ class Cluster:
         self._last_join = None
         self.feed("join", tuple(_address(seed) for seed in seeds))
         await trio.lowlevel.checkpoint()
-        while (outcome := self._join_outcome()) is None:
-            await self._changes.park()
-        if isinstance(outcome, Joined):
-            return outcome.seed
-        tried = ", ".join(str(seed) for seed in outcome.seeds)
-        raise JoinError(f"no answer from {tried}; trying again in {outcome.retry_in_s:.1f} s")
+        with trio.move_on_after(self.config.exchange_timeout_s + JOIN_GRACE_S):
+            while (outcome := self._join_outcome()) is None:
+                await self._changes.park()
+            if isinstance(outcome, Joined):
+                return outcome.seed
+        raise JoinError(f"no answer from {', '.join(map(str, seeds))}; this node goes on trying")
 
     def _join_outcome(self) -> Joined | JoinAttemptFailed | None:
         _ = self.machine  # raises when the cluster was closed meanwhile
@@ -342,9 +348,10 @@ class Cluster:
 
     async def wait_until_joined(self, wait_s: float) -> None:
         """Wait until a seed let this node in, a round of attempts failed, or `wait_s` passed."""
+        assert self._driver is not None
         with trio.move_on_after(wait_s):
             while self.machine.join_status is JoinStatus.JOINING and self._last_join is None:
-                await self._changes.park()
+                await self._driver.inputs.park()
         if self._name_taken is not None:
             await trio.sleep_forever()  # the task that raises NameInUseError cancels this
 

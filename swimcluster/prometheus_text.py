@@ -12,7 +12,7 @@ from dataclasses import fields
 from swimcluster.cluster import Cluster
 from swimcluster.member import Member, Reachability
 from swimcluster.statistics import prometheus_text as statistics_text
-from swimcluster.transport.udp import UdpCounters
+from swimcluster.transport.udp_datagrams import UdpCounters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

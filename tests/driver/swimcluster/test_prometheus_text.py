@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from swimcluster import Address, Statistics, open_cluster
 from swimcluster.prometheus_text import prometheus_text
-from swimcluster.transport.udp import UdpCounters, open_udp_transport
+from swimcluster.transport.udp import open_udp_transport
+from swimcluster.transport.udp_datagrams import UdpCounters
 
 
 @pytest.mark.autojump

@@ -18,6 +18,7 @@ from swimcluster.transport import resolve as resolving
 from swimcluster.transport.framing import frame
 from swimcluster.transport.memory import MemoryNetwork
 from swimcluster.transport.udp import CONNECTIONS_PER_SOURCE_MAX, UdpTransport, open_udp_transport
+from swimcluster.transport.udp_datagrams import open_udp_datagrams
 
 LOOPBACK = Address("127.0.0.1", 0)
 Pair = Callable[[], AbstractAsyncContextManager[tuple[Transport, Transport]]]
@@ -104,7 +105,7 @@ async def test_port_zero_takes_one_number_for_udp_and_tcp() -> None:
     async with open_udp_transport(LOOPBACK) as transport:
         port = transport.local_address.port
         assert port != 0
-        assert transport._tcp.getsockname()[1] == transport._udp.getsockname()[1] == port
+        assert transport._tcp.getsockname()[1] == transport._sock.getsockname()[1] == port
 
 
 async def test_a_port_whose_udp_half_is_taken_is_a_config_error_that_names_it() -> None:
@@ -137,6 +138,22 @@ async def test_a_dual_stack_transport_speaks_ipv4_and_ipv6_and_names_each_as_use
             assert await single.exchange(Address(literal, port), b"x") == b"X"
 
 
+async def test_datagrams_alone_share_a_port_number_with_somebody_elses_tcp_server() -> None:
+    async with open_udp_transport(LOOPBACK) as other:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+            server.bind(("127.0.0.1", 0))
+            server.listen()
+            address = Address("127.0.0.1", server.getsockname()[1])
+            async with open_udp_datagrams(address) as datagrams:
+                assert datagrams.local_address == address
+                assert datagrams.send_nowait(other.local_address, b"hi")
+                with trio.fail_after(5):
+                    assert await other.receive() == (address, b"hi")
+                with pytest.raises(ConfigError, match=str(address)):
+                    async with open_udp_datagrams(address):
+                        pass
+
+
 async def test_a_datagram_of_another_family_is_a_failed_send_not_an_error() -> None:
     async with open_udp_transport(LOOPBACK) as four:
         assert not await four.send(Address("::1", 9), b"x")
@@ -167,7 +184,7 @@ class FailingSocket:
 async def test_a_socket_error_is_counted_and_the_next_datagram_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
     async with udp_pair() as (one, other):
         errors = [errno.ECONNREFUSED, errno.ENOBUFS, errno.EHOSTUNREACH]
-        monkeypatch.setattr(other, "_udp", FailingSocket(other._udp, errors))
+        monkeypatch.setattr(other, "_sock", FailingSocket(other._sock, errors))
         await one.send(other.local_address, b"still here")
         with trio.fail_after(5):
             assert await other.receive() == (one.local_address, b"still here")
