@@ -104,6 +104,7 @@ class Identity:
             0.0,
             Reachability.DIRECT,
             is_local=True,
+            metadata_at=(self.epoch, self.instance, self.incarnation),
         )
 
     def left_bytes(self) -> bytes:

@@ -82,3 +82,6 @@ class Member:
     """Smoothed round-trip time of direct probes in seconds; None until one was acknowledged."""
     reachability: Reachability = Reachability.UNKNOWN
     is_local: bool = False
+    metadata_at: tuple[int, bytes, int] = (0, b"", 0)
+    """Epoch, instance and incarnation of the member's own words that address and metadata came with; they are below
+    `epoch`, `instance` and `incarnation` while failure news has arrived sooner than newer words."""

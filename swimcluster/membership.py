@@ -112,6 +112,7 @@ class Entry:
             None if self.vitals_at is None else (now - self.vitals_at) / 1e9,
             None if self.rtt_ns is None else self.rtt_ns / 1e9,
             self.reachability,
+            metadata_at=self.payload_at,
         )
 
 
