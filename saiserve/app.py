@@ -12,7 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from saiserve.api import messages_routes, models, openai_routes, ops
+from saiserve.api import (
+    embeddings,
+    llama_server,
+    messages_routes,
+    models,
+    openai_routes,
+    openapi,
+    ops,
+    responses_routes,
+)
 from saiserve.api.context import Api
 from saiserve.api.errors import error_body, error_headers, error_style
 from saiserve.api.http import (
@@ -41,14 +50,36 @@ GET_ROUTES: dict[str, ApiHandler] = {
     "/v1/health": ops.health,
     "/ready": ops.ready,
     "/cluster/state": ops.cluster_state,
+    "/props": llama_server.props,
+    "/slots": llama_server.slots,
+    "/openapi.json": openapi.describe,
     "/v1/models": models.list_models,
     "/models": models.list_models,
     "/v1/models/{id:path}": models.get_model,
+    "/v1/responses/{id}": responses_routes.get_response,
+    "/v1/responses/{id}/input_items": responses_routes.list_input_items,
 }
+DELETE_ROUTES: dict[str, ApiHandler] = {"/v1/responses/{id}": responses_routes.delete_response}
+BODILESS_POSTS = frozenset({"/v1/responses/{id}/cancel"})
+"""POST routes that read no body."""
+
 POST_ROUTES: dict[str, ApiHandler] = {
     "/v1/chat/completions": openai_routes.create_chat,
     "/chat/completions": openai_routes.create_chat,
     "/v1/completions": openai_routes.create_completion,
+    "/v1/embeddings": embeddings.create_embeddings,
+    "/embeddings": embeddings.create_embeddings,
+    "/tokenize": llama_server.tokenize,
+    "/detokenize": llama_server.detokenize,
+    "/apply-template": llama_server.apply_template,
+    "/v1/chat/completions/input_tokens": llama_server.count_chat_tokens,
+    "/v1/rerank": llama_server.rerank,
+    "/rerank": llama_server.rerank,
+    "/v1/reranking": llama_server.rerank,
+    "/reranking": llama_server.rerank,
+    "/v1/responses": responses_routes.create_response,
+    "/v1/responses/input_tokens": responses_routes.count_input_tokens,
+    "/v1/responses/{id}/cancel": responses_routes.cancel_response,
     "/v1/messages": messages_routes.create_message,
     "/v1/messages/count_tokens": messages_routes.count_message_tokens,
 }
@@ -73,12 +104,27 @@ def create_app(api: Api, auth: Auth, *, extra_routes: Sequence[BaseRoute] = ()) 
 
 
 def _api_routes(api: Api) -> Iterable[BaseRoute]:
-    for path, handler in GET_ROUTES.items():
-        yield Route(path, Endpoint(partial(handler, api)), methods=["GET"])
-    for path, handler in POST_ROUTES.items():
-        yield Route(path, Endpoint(partial(handler, api), takes_body=True), methods=["POST"])
-    for path, handler in HEAD_ROUTES.items():
-        yield Route(path, Endpoint(partial(handler, api)), methods=["HEAD"])
+    """Yield one route per path, so that a wrong method is told every method the path allows."""
+    tables = {"GET": GET_ROUTES, "POST": POST_ROUTES, "DELETE": DELETE_ROUTES, "HEAD": HEAD_ROUTES}
+    paths = dict.fromkeys(path for table in tables.values() for path in table)
+    for path in sorted(paths, key=lambda path: "{" in path):
+        endpoints = {
+            method: Endpoint(partial(table[path], api), takes_body=method == "POST" and path not in BODILESS_POSTS)
+            for method, table in tables.items()
+            if path in table
+        }
+        yield Route(path, _ByMethod(endpoints), methods=list(endpoints))
+
+
+class _ByMethod:
+    """Chooses among the endpoints of one path."""
+
+    def __init__(self, endpoints: dict[str, Endpoint]) -> None:
+        self._endpoints = {"HEAD": endpoints["GET"], **endpoints} if "GET" in endpoints else endpoints
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self._endpoints[scope["method"]](scope, receive, send)
 
 
 class _Front:
@@ -106,6 +152,9 @@ class _Front:
                 message["headers"] = [*message.get("headers", ()), *_common_headers(request_id, origin)]
             await send(message)
 
+        if _header(scope, b"upgrade").lower() == b"websocket":
+            await send_error(scope, send_with_ids, _no_websockets())
+            return
         if scope["method"] == "OPTIONS":
             await send_reply(send_with_ids, Reply(b"", headers=PREFLIGHT_HEADERS))
             return
@@ -176,10 +225,19 @@ async def _lifespan(receive: Receive, send: Send) -> None:
             return
 
 
+def _no_websockets() -> ApiError:
+    """Return the answer to a WebSocket try (RFC 9110 §15.5.22); clients that tried it go on with POST at once."""
+    return ApiError(
+        ErrorKind.UPGRADE_REQUIRED, "WebSockets are not served; use POST.", headers=(("Upgrade", "HTTP/1.1"),)
+    )
+
+
 async def _refuse_websocket(receive: Receive, send: Send) -> None:
-    """Answer a WebSocket handshake with 426 (RFC 9110 §15.5.22); clients that tried it go on with POST."""
+    """Refuse a handshake that the server recognised as one."""
     await receive()
-    error = ApiError(ErrorKind.UPGRADE_REQUIRED, "WebSockets are not served; use POST.")
-    headers = [(b"content-type", b"application/json"), (b"upgrade", b"HTTP/1.1")]
+    error = _no_websockets()
+    body = error_body(error, error_style(""))
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers.append((b"upgrade", b"HTTP/1.1"))
     await send({"type": "websocket.http.response.start", "status": error.row.status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": error_body(error, error_style("")), "more_body": False})
+    await send({"type": "websocket.http.response.body", "body": body, "more_body": False})

@@ -10,6 +10,8 @@ from typing import Final
 # Requests
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest request body; 413 beyond."""
+BODY_BYTES_ON_LOOP: Final = 256 * 1024
+"""Larger bodies are decoded on a thread, so that the event loop goes on meanwhile."""
 JSON_DEPTH_MAX: Final = 64
 """Deepest nesting of a request body; 400 beyond."""
 MESSAGES_MAX: Final = 10_000
@@ -24,6 +26,12 @@ LOGIT_BIAS_MAX: Final = 1_024
 """Entries of one `logit_bias`."""
 TOOLS_MAX: Final = 256
 """Tools in one request."""
+RESPONSES_STORED_MAX: Final = 1_024
+"""Responses a node keeps for `previous_response_id`; the oldest give way."""
+RESPONSES_STORED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of all of them together."""
+EMBEDDING_INPUTS_MAX: Final = 2_048
+"""Inputs in one embeddings request."""
 MODEL_NAME_CHARACTERS_MAX: Final = 256
 """Characters in a model name; longer names are unknown models."""
 

@@ -73,7 +73,7 @@ def decode_chat(data: bytes, origin: Origin) -> GenerationRequest:
         stream=body.stream,
         stream_usage=body.stream_options is not None and body.stream_options.include_usage,
         continue_final=continues_final(messages, wanted=body.continue_final_message),
-        conversation=body.prompt_cache_key or body.user,
+        conversation=body.prompt_cache_key or origin.conversation,
         key_name=origin.key_name,
         template_options=_template_options(body),
         raw=data,

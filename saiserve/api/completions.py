@@ -73,7 +73,7 @@ def decode_completion(data: bytes, origin: Origin) -> GenerationRequest:
         constraint=grammar_constraint(body),
         stream=body.stream,
         stream_usage=body.stream_options is not None and body.stream_options.include_usage,
-        conversation=body.prompt_cache_key or body.user,
+        conversation=body.prompt_cache_key or origin.conversation,
         key_name=origin.key_name,
         raw=data,
         created=origin.created,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import trio
 
 from saiserve import limits
 from saiserve.api.body import invalid
 from saiserve.api.http import Call
 from saiserve.api.prepare import Prepared, prepare
+from saiserve.api.responses_store import ResponseStore
 from saiserve.api.service import ModelCard, Service
 from saiserve.chat.request import GenerationRequest
 from saiserve.errors import ApiError, ErrorKind
@@ -67,6 +71,8 @@ def model_not_found(model: str) -> ApiError:
     )
 
 
+T = TypeVar("T")
+
 SESSION_HEADERS = ("x-claude-code-session-id", "session-id", "x-session-affinity", "x-session-id")
 """How coding agents name a session."""
 
@@ -92,6 +98,7 @@ class Api:
     draw_seed: Callable[[], int] = _draw_seed
     new_id: Callable[[], str] = _new_id
     keepalive_s: float = limits.KEEPALIVE_COMMENT_S
+    responses: ResponseStore = field(default_factory=ResponseStore)
 
     def origin(self, call: Call) -> Origin:
         """Return the facts about a call that decoders need."""
@@ -110,3 +117,10 @@ class Api:
 
     def _new_call_id(self) -> str:
         return f"call_{self.new_id()[:24]}"
+
+
+async def decoded(call: Call, decoder: Callable[..., T], *args: Any) -> T:
+    """Run a decoder on a call's body; a large body on a thread, so that the loop goes on meanwhile."""
+    if len(call.body) <= limits.BODY_BYTES_ON_LOOP:
+        return decoder(call.body, *args)
+    return await trio.to_thread.run_sync(decoder, call.body, *args)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from saiserve.api.context import Api
+from saiserve.api.context import Api, decoded
 from saiserve.api.http import Call, Reply, json_reply
 from saiserve.api.messages_reply import MessageCollector, MessageStreamEncoder
 from saiserve.api.messages_request import decode_count, decode_messages
@@ -11,7 +11,7 @@ from saiserve.api.sse import Streamed, Whole
 
 async def create_message(api: Api, call: Call) -> Streamed | Whole:
     """`POST /v1/messages`."""
-    request = decode_messages(call.body, api.origin(call))
+    request = await decoded(call, decode_messages, api.origin(call))
     message_id = f"msg_{request.id}"
     thinking = bool(request.template_options.get("enable_thinking"))
     prepared = api.prepared(request)
@@ -26,6 +26,6 @@ async def create_message(api: Api, call: Call) -> Streamed | Whole:
 
 async def count_message_tokens(api: Api, call: Call) -> Reply:
     """`POST /v1/messages/count_tokens`."""
-    request = decode_count(call.body, api.origin(call))
+    request = await decoded(call, decode_count, api.origin(call))
     counted = await api.service.count(api.prepared(request).request)
     return json_reply({"input_tokens": counted.tokens})

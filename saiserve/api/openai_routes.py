@@ -5,14 +5,14 @@ from __future__ import annotations
 from saiserve.api.chat_reply import ChatCollector, ChatStreamEncoder
 from saiserve.api.chat_request import decode_chat
 from saiserve.api.completions import CompletionCollector, CompletionStreamEncoder, decode_completion
-from saiserve.api.context import Api
+from saiserve.api.context import Api, decoded
 from saiserve.api.http import Call
 from saiserve.api.sse import Streamed, Whole
 
 
 async def create_chat(api: Api, call: Call) -> Streamed | Whole:
     """`POST /v1/chat/completions`."""
-    request = decode_chat(call.body, api.origin(call))
+    request = await decoded(call, decode_chat, api.origin(call))
     prepared = api.prepared(request)
     completion_id = f"chatcmpl-{request.id}"
     if request.stream:
@@ -32,7 +32,7 @@ async def create_chat(api: Api, call: Call) -> Streamed | Whole:
 
 async def create_completion(api: Api, call: Call) -> Streamed | Whole:
     """`POST /v1/completions`."""
-    request = decode_completion(call.body, api.origin(call))
+    request = await decoded(call, decode_completion, api.origin(call))
     prepared = api.prepared(request)
     completion_id = f"cmpl-{request.id}"
     if request.stream:

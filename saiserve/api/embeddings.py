@@ -1,0 +1,97 @@
+"""Embeddings: texts or tokens in, unit vectors out, as floats or as base64 (what the official client asks for)."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from saiserve import limits
+from saiserve.api.body import decode, invalid
+from saiserve.api.context import Api, decoded
+from saiserve.api.http import Call, Reply, json_reply
+from saiserve.errors import ApiError, ErrorKind
+
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+
+
+class EmbeddingsBody(msgspec.Struct):
+    """The body of `POST /v1/embeddings`; fields not listed are ignored. `content` is llama-server's name for `input`."""
+
+    input: str | list[str | TokenId | list[TokenId]] | None = None
+    content: str | list[str | TokenId | list[TokenId]] | None = None
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    user: str = ""
+
+
+async def create_embeddings(api: Api, call: Call) -> Reply:
+    """`POST /v1/embeddings`."""
+    body = await decoded(call, decode, EmbeddingsBody)
+    origin = api.origin(call)
+    model = origin.model(body.model)
+    inputs = inputs_of(body.input if body.input is not None else body.content)
+    embedded = await api.service.embed(model, inputs, request_id=origin.request_id, key_name=call.key_name)
+    vectors = [unit_vector(raw, body.dimensions) for raw in embedded.vectors]
+    return json_reply(
+        {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": _encoded(vector, body.encoding_format)}
+                for index, vector in enumerate(vectors)
+            ],
+            "model": model,
+            "usage": {"prompt_tokens": embedded.prompt_tokens, "total_tokens": embedded.prompt_tokens},
+        }
+    )
+
+
+def inputs_of(given: str | list[Any] | None) -> tuple[str | tuple[int, ...], ...]:
+    """Return the inputs: one string, one array of tokens, or several of either.
+
+    Raises:
+        ApiError: 400 for none, too many, or an empty one.
+    """
+    if given is None:
+        raise invalid("input: this field is required.", "input")
+    if isinstance(given, list) and given and all(isinstance(item, int) for item in given):
+        given = [given]
+    items = [given] if isinstance(given, str) else given
+    if not items or len(items) > limits.EMBEDDING_INPUTS_MAX:
+        raise invalid(f"input: 1 to {limits.EMBEDDING_INPUTS_MAX} inputs are taken.", "input")
+    inputs: list[str | tuple[int, ...]] = []
+    for index, item in enumerate(items):
+        if isinstance(item, int):
+            raise invalid(f"input[{index}]: strings and tokens cannot be mixed in one input.", f"input[{index}]")
+        if not item:
+            raise invalid(f"input[{index}]: must not be empty.", f"input[{index}]")
+        inputs.append(item if isinstance(item, str) else tuple(item))
+    return tuple(inputs)
+
+
+def unit_vector(raw: bytes, dimensions: int | None = None) -> NDArray[np.float32]:
+    """Return a vector of length one, cut to its first `dimensions` numbers before it is scaled.
+
+    Raises:
+        ApiError: 400 for more dimensions than the model has, 500 for a vector that has no direction.
+    """
+    vector = np.frombuffer(raw, dtype="<f4").astype(np.float64)
+    if dimensions is not None:
+        if dimensions > len(vector):
+            raise invalid(f"dimensions: the model's vectors have {len(vector)}.", "dimensions")
+        vector = vector[:dimensions]
+    length = float(np.linalg.norm(vector))
+    if not np.isfinite(length):
+        raise ApiError(ErrorKind.ENGINE_FAILED, "The engine made a vector that is not finite.")
+    return (vector / length if length else vector).astype("<f4")
+
+
+def _encoded(vector: NDArray[np.float32], encoding: str) -> list[float] | str:
+    if encoding == "base64":
+        return base64.b64encode(vector.tobytes()).decode()
+    return [float(number) for number in vector]

@@ -1,0 +1,84 @@
+"""The handlers of the Responses routes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from saiserve.api.body import decode, invalid, validate
+from saiserve.api.context import Api, decoded
+from saiserve.api.http import Call, Reply, json_reply
+from saiserve.api.responses_items import messages_of
+from saiserve.api.responses_reply import ResponseCollector, ResponseEncoder
+from saiserve.api.responses_request import ResponseRequest, decode_response
+from saiserve.api.responses_schema import Item, ResponsesBody
+from saiserve.api.sse import Streamed, Whole
+from saiserve.chat.request import Message
+
+
+async def create_response(api: Api, call: Call) -> Streamed | Whole:
+    """`POST /v1/responses`."""
+    body = await decoded(call, decode, ResponsesBody)
+    history = _history(api, call, body)
+    asked = await decoded(call, decode_response, api.origin(call), history, body)
+    prepared = api.prepared(asked.request)
+    encoder = ResponseEncoder(
+        response_id=f"resp_{asked.request.id}",
+        created=asked.request.created,
+        echo=asked.echo,
+        custom_tools=asked.custom_tools,
+        summarise=asked.summarise,
+        carry_reasoning=asked.carry_reasoning,
+        on_final=partial(_keep, api, asked, history) if asked.store else None,
+    )
+    if asked.request.stream:
+        return Streamed(api.service, prepared.request, encoder, prepared.parse, api.keepalive_s)
+    return Whole(api.service, prepared.request, ResponseCollector(encoder), prepared.parse)
+
+
+def _history(api: Api, call: Call, body: ResponsesBody) -> tuple[Message, ...]:
+    if not body.previous_response_id:
+        return ()
+    return api.responses.get(body.previous_response_id, call.key_name).messages
+
+
+def _keep(api: Api, asked: ResponseRequest, history: tuple[Message, ...], body: dict[str, Any]) -> None:
+    if body["status"] == "failed":
+        return
+    said = messages_of(validate(body["output"], list[Item], "output"))
+    messages = (*history, *asked.new_messages, *said)
+    api.responses.put(body, asked.input_items, messages, asked.request.key_name)
+
+
+async def count_input_tokens(api: Api, call: Call) -> Reply:
+    """`POST /v1/responses/input_tokens`."""
+    body = await decoded(call, decode, ResponsesBody)
+    asked = await decoded(call, decode_response, api.origin(call), _history(api, call, body), body)
+    counted = await api.service.count(api.prepared(asked.request).request)
+    return json_reply({"object": "response.input_tokens", "input_tokens": counted.tokens})
+
+
+async def get_response(api: Api, call: Call) -> Reply:
+    """`GET /v1/responses/{id}`."""
+    return json_reply(api.responses.get(call.path_params["id"], call.key_name).body)
+
+
+async def delete_response(api: Api, call: Call) -> Reply:
+    """`DELETE /v1/responses/{id}`."""
+    response_id = call.path_params["id"]
+    api.responses.delete(response_id, call.key_name)
+    return json_reply({"id": response_id, "object": "response", "deleted": True})
+
+
+async def cancel_response(api: Api, call: Call) -> Reply:
+    """`POST /v1/responses/{id}/cancel`: nothing runs in the background here, so there is nothing to cancel."""
+    api.responses.get(call.path_params["id"], call.key_name)
+    raise invalid("Only background responses can be cancelled, and none are served here; close the connection instead.")
+
+
+async def list_input_items(api: Api, call: Call) -> Reply:
+    """`GET /v1/responses/{id}/input_items`."""
+    items = api.responses.get(call.path_params["id"], call.key_name).input_items
+    named = [{"id": f"item_{place}", **item} for place, item in enumerate(items) if isinstance(item, dict)]
+    first, last = (named[0]["id"], named[-1]["id"]) if named else (None, None)
+    return json_reply({"object": "list", "data": named, "first_id": first, "last_id": last, "has_more": False})

@@ -1,0 +1,98 @@
+"""Responses tools: functions, free-form (custom) tools, namespaces of functions, and hosted tools that cannot run here.
+
+A model knows one flat list of functions. What it calls comes back to the client in the client's own terms: a custom
+tool's text input, a namespaced tool's bare name beside its namespace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from saiserve.api.body import invalid, validate
+from saiserve.api.chat_request import FREE_FORM_PARAMETERS, choice_mode, named_tool
+from saiserve.api.responses_items import flattened
+from saiserve.api.responses_schema import ToolBody, ToolChoiceBody
+from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode
+
+SERVER_KEPT = frozenset({"tool_search", "programmatic_tool_calling"})
+"""Tools that only steer OpenAI's servers: left out without a word to the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSet:
+    """The tools of one request."""
+
+    tools: tuple[Tool, ...] = ()
+    """What the model may call, by flat name."""
+    custom: frozenset[str] = frozenset()
+    """Flat names of free-form tools."""
+    unserved: tuple[str, ...] = ()
+    """Hosted tools the model is told it does not have."""
+
+
+def tool_set(bodies: list[ToolBody]) -> ToolSet:
+    """Return the tools the model is shown, and what became of the rest.
+
+    Raises:
+        ApiError: 400 for a tool without a name, and for two of one name.
+    """
+    gathered = _Gathered()
+    for index, body in enumerate(bodies):
+        gathered.add(body, f"tools[{index}]", "")
+    names = [tool.name for tool in gathered.tools]
+    for name in names:
+        if names.count(name) > 1:
+            raise invalid(f"tools: {name!r} is defined twice.", "tools")
+    return ToolSet(tuple(gathered.tools), frozenset(gathered.custom), tuple(gathered.unserved))
+
+
+@dataclass(slots=True)
+class _Gathered:
+    tools: list[Tool] = field(default_factory=list)
+    custom: set[str] = field(default_factory=set)
+    unserved: list[str] = field(default_factory=list)
+
+    def add(self, body: ToolBody, at: str, namespace: str) -> None:
+        """Take in one tool, or the tools of a namespace."""
+        if body.type in {"function", "custom", "namespace"} and not body.name:
+            raise invalid(f"{at}.name: this field is required.", f"{at}.name")
+        name = flattened(namespace, body.name)
+        match body.type:
+            case "function":
+                parameters: dict[str, Any] = body.parameters or {"type": "object", "properties": {}}
+                self.tools.append(Tool(name, body.description, parameters, body.strict, namespace))
+            case "custom":
+                self.custom.add(name)
+                self.tools.append(Tool(name, _described(body), FREE_FORM_PARAMETERS, namespace=namespace))
+            case "namespace" if not namespace:
+                for index, inner in enumerate(body.tools):
+                    here = f"{at}.tools[{index}]"
+                    self.add(validate(inner, ToolBody, here), here, body.name)
+            case _ if body.type not in SERVER_KEPT:
+                self.unserved.append(body.name or body.type)
+
+
+def _described(body: ToolBody) -> str:
+    """Return a custom tool's description with the grammar its input must follow."""
+    if body.format is None or body.format.type != "grammar":
+        return body.description
+    return f"{body.description}\nThe input must match this {body.format.syntax} grammar:\n{body.format.definition}"
+
+
+def tool_choice_of(given: str | ToolChoiceBody | None, tools: tuple[Tool, ...], *, parallel: bool) -> ToolChoice:
+    """Return whether tools may or must be called.
+
+    Raises:
+        ApiError: 400 for a choice that no tool fits.
+    """
+    if given is None:
+        return ToolChoice(parallel=parallel)
+    if isinstance(given, str):
+        return ToolChoice(choice_mode(given, tools), parallel=parallel)
+    if given.type in {"function", "custom"}:
+        name = named_tool(flattened(given.namespace, given.name), tools)
+        return ToolChoice(ToolChoiceMode.NAMED, name, parallel=parallel)
+    if given.type == "allowed_tools":
+        return ToolChoice(choice_mode(given.mode, tools), parallel=parallel)
+    return ToolChoice(parallel=parallel)

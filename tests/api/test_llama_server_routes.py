@@ -1,0 +1,119 @@
+"""Embeddings, llama-server's own routes, and the document that describes them all."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+
+import openai
+import pytest
+
+from saiserve.api.openapi import BODIES, document
+from saiserve.app import DELETE_ROUTES, GET_ROUTES, POST_ROUTES
+from tests.api.serving import KEY, SECRET, served_elsewhere, serving
+from tests.fakes.service import CARD, ScriptedService
+
+HI = [{"role": "user", "content": "hi"}]
+
+
+def test_the_official_client_gets_unit_vectors_in_order():
+    with served_elsewhere() as served, openai.OpenAI(base_url=f"{served.url}/v1", api_key=KEY, max_retries=0) as ai:
+        reply = ai.embeddings.create(model="smol", input=["a", "bbbb"])
+        vectors = [item.embedding for item in reply.data]
+        assert [item.index for item in reply.data] == [0, 1]
+        assert all(math.isclose(math.hypot(*vector), 1, rel_tol=1e-6) for vector in vectors)
+        assert vectors[0][0] < vectors[1][0]
+        assert reply.usage.prompt_tokens == 5
+        floats = ai.embeddings.create(model="smol", input="bbbb", encoding_format="float").data[0].embedding
+        assert floats == pytest.approx(vectors[1])
+        cut = ai.embeddings.create(model="smol", input=[1, 2, 3], dimensions=2).data[0].embedding
+        assert len(cut) == 2
+        assert math.isclose(math.hypot(*cut), 1, rel_tol=1e-6)
+
+
+async def test_base64_is_little_endian_floats():
+    async with serving() as served, served.http() as http:
+        body = {"model": "smol", "input": "abc", "encoding_format": "base64"}
+        data = (await http.post("/v1/embeddings", json=body)).json()["data"][0]["embedding"]
+        assert len(struct.unpack("<3f", base64.b64decode(data))) == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"input": []},
+        {"input": ""},
+        {"input": ["a", ""]},
+        {"input": [1, "a"]},
+        {"input": ["a"] * 2049},
+        {"input": [-1]},
+        {"input": "a", "dimensions": 9},
+        {"input": "a", "dimensions": 0},
+        {"input": "a", "encoding_format": "hex"},
+    ],
+)
+async def test_wrong_embedding_bodies_are_400(body):
+    async with serving() as served, served.http() as http:
+        assert (await http.post("/v1/embeddings", json={"model": "smol", **body})).status_code == 400
+
+
+async def test_tokens_go_out_and_come_back():
+    async with serving() as served, served.http() as http:
+        body = {"model": "smol", "content": "hé"}
+        tokens = (await http.post("/tokenize", json=body)).json()["tokens"]
+        assert tokens == [104, 233]
+        pieces = (await http.post("/tokenize", json={**body, "with_pieces": True})).json()["tokens"]
+        assert pieces == [{"id": 104, "piece": "h"}, {"id": 233, "piece": "é"}]
+        back = await http.post("/detokenize", json={"model": "smol", "tokens": tokens})
+        assert back.json() == {"content": "hé"}
+        assert served.service.requests[0].template_options == {"add_special": False, "parse_special": True}
+
+
+async def test_a_template_is_applied_and_counted_without_generating():
+    async with serving() as served, served.http() as http:
+        applied = (await http.post("/apply-template", json={"model": "smol", "messages": HI})).json()
+        assert applied == {"prompt": "<user>hi"}
+        counted = (await http.post("/v1/chat/completions/input_tokens", json={"model": "smol", "messages": HI})).json()
+        assert counted["input_tokens"] == len("<user>hi")
+        assert served.service.ended == []
+
+
+async def test_documents_are_ranked_in_both_shapes():
+    async with serving() as served, served.http() as http:
+        body = {"model": "smol", "query": "aaaa", "documents": ["a", "aaaa", "aa"], "top_n": 2}
+        results = (await http.post("/v1/rerank", json=body)).json()["results"]
+        assert [result["index"] for result in results] == [1, 2]
+        bare = (await http.post("/rerank", json={"model": "smol", "query": "aaaa", "texts": ["a", "aaaa"]})).json()
+        assert [result["index"] for result in bare] == [1, 0]
+        assert {"index", "score"} == set(bare[0])
+        assert (await http.post("/rerank", json={"model": "smol", "query": "a", "documents": []})).status_code == 400
+
+
+async def test_properties_and_slots_have_llama_servers_shape():
+    card = CARD.__class__(id="smol", lanes=3, context_tokens=512, chat_template="T")
+    async with serving(ScriptedService(cards=(card,))) as served, served.http() as http:
+        props = (await http.get("/props")).json()
+        assert (props["total_slots"], props["default_generation_settings"]["n_ctx"]) == (3, 512)
+        assert [slot["id"] for slot in (await http.get("/slots")).json()] == [0, 1, 2]
+
+
+async def test_without_a_model_name_the_only_ready_model_is_meant():
+    async with serving(ScriptedService(cards=(CARD,))) as served, served.http() as http:
+        assert (await http.post("/v1/chat/completions", json={"messages": HI})).status_code == 200
+        assert served.service.requests[0].model == "smol"
+    async with serving() as served, served.http() as http:
+        reply = await http.post("/v1/chat/completions", json={"messages": HI})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
+
+
+async def test_every_documented_route_exists_and_every_body_is_described():
+    described = document()
+    for path, methods in described["paths"].items():
+        routed = {"get": GET_ROUTES, "post": POST_ROUTES, "delete": DELETE_ROUTES}
+        for method in methods:
+            assert path in routed[method] or path.replace("{id}", "{id:path}") in routed[method], (method, path)
+    assert set(BODIES) <= set(POST_ROUTES)
+    async with serving() as served, served.http(**{"x-sai-cluster": SECRET.decode()}) as http:
+        assert (await http.get("/openapi.json")).json() == described
