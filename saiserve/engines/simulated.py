@@ -8,8 +8,6 @@ inside a UTF-8 character. It sleeps in the caller's task on trio's clock: no pro
 from __future__ import annotations
 
 import enum
-import heapq
-import itertools
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -41,6 +39,7 @@ from saiserve.engines.messages import (
     Refused,
     Tokens,
 )
+from saiserve.engines.simulated_lanes import Lanes, Turn
 from saiserve.engines.simulated_model import SimulatedAnswer, common, piece_of, pieces, render, tokenize, vector
 from saiserve.errors import SettingsError
 
@@ -135,7 +134,7 @@ class SimulatedEngine:
         """Requests that got a lane, in order; the last 1,000."""
         self.generated = 0
         """Tokens produced since the start."""
-        self._lanes = _Lanes(self.settings.lanes)
+        self._lanes = Lanes(self.settings.lanes)
         self._cache: OrderedDict[tuple[str, tuple[int, ...]], None] = OrderedDict()
         self._pending: dict[str, int] = {}
         self._crashed = trio.Event()
@@ -185,7 +184,7 @@ class SimulatedEngine:
         """Start one answer; leaving the context gives its lane or its place in the queue back."""
         if self._dead:
             raise HopError("the simulated node is down", sent=False)
-        turn = _Turn()
+        turn = Turn()
         stream = self._run(request, turn)
         try:
             yield stream
@@ -218,7 +217,7 @@ class SimulatedEngine:
         )
         return Embedded(request.id, vectors, total)
 
-    async def _run(self, request: Generate, turn: _Turn) -> AsyncGenerator[EngineReply, None]:
+    async def _run(self, request: Generate, turn: Turn) -> AsyncGenerator[EngineReply, None]:
         await trio.lowlevel.checkpoint()
         crashed = self._crashed
         prompt = tokenize(request.prompt)
@@ -359,53 +358,3 @@ async def _broken(crashed: trio.Event, seconds: float, early: trio.Event | None 
 async def _cancel_on(event: trio.Event, scope: trio.CancelScope) -> None:
     await event.wait()
     scope.cancel()
-
-
-class _Turn:
-    """One request's place: waiting, on a lane, or gone."""
-
-    def __init__(self) -> None:
-        self.has_lane = False
-        self.is_gone = False
-        self.called = trio.Event()
-
-
-class _Lanes:
-    """Lanes and the queue for them: higher priority first, then first come."""
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._count = count
-        self._queue: list[tuple[int, int, _Turn]] = []
-        self._order = itertools.count()
-
-    @property
-    def busy(self) -> int:
-        return self._count - self._free
-
-    @property
-    def is_full(self) -> bool:
-        return self._free == 0
-
-    @property
-    def waiting(self) -> int:
-        return sum(not turn.is_gone for _, _, turn in self._queue)
-
-    def enter(self, turn: _Turn, priority: int) -> None:
-        heapq.heappush(self._queue, (-priority, next(self._order), turn))
-        self._call()
-
-    def leave(self, turn: _Turn) -> None:
-        if turn.has_lane:
-            turn.has_lane = False
-            self._free += 1
-        turn.is_gone = True
-        self._call()
-
-    def _call(self) -> None:
-        while self._queue and (self._free or self._queue[0][2].is_gone):
-            turn = heapq.heappop(self._queue)[2]
-            if not turn.is_gone:
-                self._free -= 1
-                turn.has_lane = True
-                turn.called.set()
