@@ -10,6 +10,7 @@ import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -18,8 +19,8 @@ from swimcluster.address import Address, parse_address
 from swimcluster.advertise import advertised_address
 from swimcluster.boot_clock import boot_now
 from swimcluster.config import Config
-from swimcluster.driver import Clock, Driver, RequestHandler
-from swimcluster.errors import ClosedError, ExchangeError, JoinError, NameInUseError
+from swimcluster.driver import Clock, Driver, RequestHandler, logger
+from swimcluster.errors import ClosedError, ConfigError, ExchangeError, JoinError, NameInUseError
 from swimcluster.event_log import EventLog
 from swimcluster.events import (
     Event,
@@ -33,6 +34,7 @@ from swimcluster.events import (
 )
 from swimcluster.member import Member
 from swimcluster.nursery import open_plain_nursery
+from swimcluster.recorder import INPUTS_MAX, FlightRecorder
 from swimcluster.rotation import KeyRotation
 from swimcluster.snapshot import Snapshot
 from swimcluster.state_file import StateFile, next_epoch, snapshot_path, wall_clock_ms
@@ -60,6 +62,7 @@ async def open_cluster(
     metadata: bytes = b"",
     on_request: RequestHandler | None = None,
     join_wait_s: float = JOIN_WAIT_S,
+    recorded_inputs_max: int = INPUTS_MAX,
     clock: Clock = boot_now,
     rng: random.Random | None = None,
 ) -> AsyncIterator[Cluster]:
@@ -73,6 +76,7 @@ async def open_cluster(
         metadata: first metadata, at most `config.metadata_bytes_max` bytes.
         on_request: answers what members ask with `Cluster.request`; None answers nothing.
         join_wait_s: longest wait for the first seed before the body begins.
+        recorded_inputs_max: inputs kept by the flight recorder, between one and two times as many; 0 for none.
         clock: nanoseconds that never go back; tests give a virtual one.
         rng: randomness of the protocol; tests give a seeded one.
 
@@ -92,7 +96,7 @@ async def open_cluster(
             )
         config = config.with_advertise(config.advertise or advertised_address(transport.local_address, config.seeds))
         cluster = Cluster(config, transport, clock, on_request)
-        await cluster.start(metadata, rng or random.Random(secrets.randbits(256)))
+        await cluster.start(metadata, rng or random.Random(secrets.randbits(256)), recorded_inputs_max)
         async with open_plain_nursery() as nursery:
             try:
                 await cluster.run_in(nursery)
@@ -124,6 +128,7 @@ class Cluster:
         self._answers: dict[int, ReplyReceived | RequestFailed | None] = {}
         self._last_join: Joined | JoinAttemptFailed | None = None
         self._name_taken: NameTaken | None = None
+        self._recorder: FlightRecorder | None = None
 
     # Views ------------------------------------------------------------------------------------------------------
 
@@ -228,6 +233,19 @@ class Cluster:
             subscription.put(event)
         return subscription
 
+    def write_recording(self, path: Path) -> None:
+        """Write the flight recorder's inputs to a file for `python -m swimcluster.replay`; blocks for the disk.
+
+        The file holds no key; payloads and addresses are in it, so only its owner may read it.
+
+        Raises:
+            ConfigError: this cluster was opened with `recorded_inputs_max=0`.
+            OSError: the disk refused.
+        """
+        if self._recorder is None:
+            raise ConfigError("nothing was recorded: open the cluster with recorded_inputs_max above 0")
+        self._recorder.write(path)
+
     # Commands that wait -----------------------------------------------------------------------------------------
 
     async def wait_for(self, predicate: Callable[[tuple[Member, ...]], bool]) -> tuple[Member, ...]:
@@ -318,7 +336,7 @@ class Cluster:
         assert self._driver is not None
         return self._driver.feed(call, *arguments)
 
-    async def start(self, metadata: bytes, rng: random.Random) -> None:
+    async def start(self, metadata: bytes, rng: random.Random, recorded_inputs_max: int) -> None:
         """Make the machine, with what the disk remembers of this name."""
         remembered = Snapshot()
         if self.config.state_dir is not None:
@@ -334,7 +352,17 @@ class Cluster:
             metadata=metadata,
         )
         self._remembered = tuple(known.address for known in remembered.addresses)
-        self._driver = Driver(machine, self._transport, self._clock, self.publish, on_request=self._on_request)
+        if recorded_inputs_max > 0:
+            self._recorder = FlightRecorder(machine, inputs_max=recorded_inputs_max)
+        self._driver = Driver(
+            machine,
+            self._transport,
+            self._clock,
+            self.publish,
+            on_request=self._on_request,
+            recorder=self._recorder,
+            on_crash=self._write_crash,
+        )
 
     async def run_in(self, nursery: trio.Nursery) -> None:
         """Start driving in tasks of `nursery`."""
@@ -389,6 +417,17 @@ class Cluster:
         if self._driver is None:
             self._early.append(SnapshotFault(fault))  # nobody can have subscribed yet
         self.publish([SnapshotFault(fault)])
+
+    def _write_crash(self) -> None:
+        """Keep what led to a fault of the machine, where there is a folder for it."""
+        if self._recorder is not None and self.config.state_dir is not None:
+            path = snapshot_path(self.config.state_dir, self.config.cluster, self.config.name).with_suffix(".flight")
+            try:
+                self._recorder.write(path)
+            except OSError as error:
+                logger.error("the inputs that led to this could not be written to %s: %s", path, error)
+            else:
+                logger.error("the inputs that led to this were written to %s", path)
 
     async def _stop_when_name_is_taken(self) -> None:
         while self._name_taken is None:

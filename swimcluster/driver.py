@@ -58,6 +58,7 @@ class Driver:
         *,
         on_request: RequestHandler | None = None,
         recorder: Recorder | None = None,
+        on_crash: Callable[[], None] | None = None,
     ) -> None:
         self.machine = machine
         self.inputs = trio.lowlevel.ParkingLot()
@@ -68,6 +69,7 @@ class Driver:
         self._on_events = on_events
         self._on_request = on_request
         self._recorder = recorder
+        self._on_crash = on_crash
         self._requests: dict[int, RequestReceived] = {}
         self._sending = 0
         self._exchanging = 0
@@ -105,7 +107,15 @@ class Driver:
         now = self._clock()
         if self._recorder is not None:
             self._recorder.note(now, call, arguments)
-        result = getattr(self.machine, call)(now, *arguments)
+        try:
+            result = getattr(self.machine, call)(now, *arguments)
+        except SwimclusterError:
+            raise
+        except Exception:
+            # A fault of the machine itself; it must be possible to see what led to it.
+            if self._on_crash is not None:
+                self._on_crash()
+            raise
         self.after_input()
         return result
 

@@ -31,7 +31,11 @@ async def member(
     network: MemoryNetwork, name: str, *seeds: str, host: str = "", **options: Any
 ) -> AsyncIterator[Cluster]:
     """Open one member; options of `open_cluster` and settings may be mixed."""
-    for_open = {key: options.pop(key) for key in ("metadata", "on_request", "join_wait_s") if key in options}
+    for_open = {
+        key: options.pop(key)
+        for key in ("metadata", "on_request", "join_wait_s", "recorded_inputs_max")
+        if key in options
+    }
     async with (
         network.open_transport(Address(host or name, 7946)) as transport,
         open_cluster(

@@ -1,0 +1,90 @@
+"""The file of the flight recorder: a first line, a checksum, and msgpack of settings, checkpoints and inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Final, NamedTuple
+
+import msgpack
+from blake3 import blake3
+
+from swimcluster.address import Address
+from swimcluster.config import Config
+from swimcluster.errors import DecodeError, SwimclusterError
+
+MAGIC: Final = b"swimcluster flight recorder 1\n"
+CHECKSUM_BYTES: Final = 16
+DUMP_BYTES_MAX: Final = 256 * 1024 * 1024
+SECRET_FIELDS: Final = frozenset({"keys", "state_dir"})
+"""Settings that no dump carries: secrets, and paths of the machine it comes from."""
+_ADDRESS: Final = "address"
+
+
+class Input(NamedTuple):
+    """One call to the machine: `call(now, *arguments)`."""
+
+    now: int
+    call: str
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """A machine as it was, and what it was given from then on."""
+
+    checkpoint: bytes
+    key_ids: tuple[bytes, ...]
+    is_secret: bool
+    inputs: list[Input]
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """All that a recorder kept. `config` comes back from a file without secrets, as an insecure one."""
+
+    config: Config
+    segments: list[SegmentRecord]
+
+
+def encode_dump(dump: Dump) -> bytes:
+    """Return the bytes of a dump."""
+    settings = {
+        item.name: getattr(dump.config, item.name) for item in fields(dump.config) if item.name not in SECRET_FIELDS
+    }
+    segments = [[s.checkpoint, s.key_ids, s.is_secret, s.inputs] for s in dump.segments]
+    body: bytes = msgpack.packb([settings, segments], default=_pack_address, strict_types=False)
+    return MAGIC + blake3(body).digest(CHECKSUM_BYTES) + body
+
+
+def decode_dump(data: bytes) -> Dump:
+    """Read the bytes of a dump; runs nothing in it.
+
+    Raises:
+        DecodeError: not a dump of this version, cut short, or altered.
+    """
+    if not data.startswith(MAGIC) or len(data) > DUMP_BYTES_MAX:
+        raise DecodeError("not a dump of this version's flight recorder")
+    rest = data[len(MAGIC) :]
+    body = rest[CHECKSUM_BYTES:]
+    if blake3(body).digest(CHECKSUM_BYTES) != rest[:CHECKSUM_BYTES]:
+        raise DecodeError("the checksum does not fit: the dump is cut short or altered")
+    try:
+        settings, segments = msgpack.unpackb(body, use_list=False, object_hook=_unpack_address)
+        config = Config(**{**settings, "keys": (), "insecure": True})
+        return Dump(config, [_segment(*segment) for segment in segments])
+    except (ValueError, TypeError, KeyError, SwimclusterError) as error:
+        raise DecodeError(f"the content is not a dump: {error}") from error
+
+
+def _segment(checkpoint: bytes, key_ids: tuple[bytes, ...], is_secret: bool, inputs: Any) -> SegmentRecord:
+    return SegmentRecord(checkpoint, key_ids, is_secret, [Input(*item) for item in inputs])
+
+
+def _pack_address(value: object) -> dict[str, list[object]]:
+    if isinstance(value, Address):
+        return {_ADDRESS: [value.host, value.port]}
+    raise TypeError(f"{type(value).__name__} cannot be in a dump")
+
+
+def _unpack_address(value: dict[str, Any]) -> object:
+    return Address(*value[_ADDRESS]) if value.keys() == {_ADDRESS} else value
