@@ -150,7 +150,7 @@ class ChaosRun:
             rng.choice(SIZES),
             seed=seed,
             preset=self.preset,
-            network=Network(seed=seed, record=True),
+            network=Network(seed=seed, record=True, loss=rng.choice((0.0, 0.01, 0.05))),
             observers=[self.coverage],
             drift_ppm=rng.choice((0, 0, 200)),
             **options,

@@ -76,14 +76,17 @@ def _version(version: tuple[int, int, int]) -> str:
 
 
 class OneContentPerVersion(Checker):
-    """(instance, epoch, incarnation) of a name stands for one metadata and one address, at every observer."""
+    """A member's own words of one (epoch, instance, incarnation) carry one metadata and one address, at every observer.
+
+    Looked up by `metadata_at`: while failure news runs ahead of the member's words, its version is above theirs.
+    """
 
     def __init__(self) -> None:
-        self.known: dict[tuple[str, bytes, int, int], tuple[bytes, str, str]] = {}
+        self.known: dict[tuple[str, tuple[int, bytes, int]], tuple[bytes, str, str]] = {}
 
     def looked(self, world: World, node: Node, members: tuple[Member, ...], departed: tuple[Member, ...]) -> None:
         for member in members:
-            key = (member.name, member.instance, member.epoch, member.incarnation)
+            key = (member.name, member.metadata_at)
             content = (member.metadata, str(member.address))
             first = self.known.setdefault(key, (*content, node.name))
             if first[:2] != content:
