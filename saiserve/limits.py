@@ -43,7 +43,7 @@ HOPS_MAX: Final = 1
 CONNECT_S: Final = 1.0
 """Longest wait for a connection to a peer."""
 ACCEPTED_S: Final = 2.0
-"""Longest wait for accepted or refused after sending."""
+"""Longest wait for a first word from the node after sending."""
 PROGRESS_S: Final = 10.0
 """Longest silence on a stream that was accepted."""
 PROGRESS_WHEN_DEAD_S: Final = 2.0
@@ -84,6 +84,8 @@ PEER_IDLE_S: Final = 20.0
 """How long an unused connection to a peer is kept."""
 PEER_REQUESTS_MAX: Final = 1_024
 """Requests of other nodes served at once; beyond it 503."""
+PEER_SWIM_MAX: Final = 256
+"""Membership messages taken at once over the node's port; their senders are not known before they are read."""
 PEER_INSTANCES_MAX: Final = 4_096
 """Processes whose request counters are remembered against replay."""
 PEER_FRAME_BYTES_MAX: Final = 4 * 1024 * 1024

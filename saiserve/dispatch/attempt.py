@@ -3,7 +3,7 @@
     QUEUED ──sent──▶ SENT ──accepted──▶ ACCEPTED ──tokens──▶ FIRST_TOKEN ──tokens──▶ STREAMING
                       └─refused─▶ REFUSED    every state: CUT, STALLED, CANCELLED; from ACCEPTED on: FINISHED, CRASHED
 
-Deadlines: connect, then accepted or refused, then any sign of life. A verdict DEAD on the member never ends an attempt;
+Deadlines: connect, then any word from the node, then any sign of life. A verdict DEAD on the member never ends an attempt;
 it shortens the wait for the next sign of life, so a stream that moves outranks it. Nothing changes a terminal attempt:
 late messages, and messages of other attempts, are ignored. Times are nanoseconds of one clock; no I/O, no clock here.
 """
@@ -65,6 +65,7 @@ _RUNNING = (AttemptState.ACCEPTED, AttemptState.FIRST_TOKEN, AttemptState.STREAM
 _NEXT: dict[tuple[AttemptState, type[EngineReply]], AttemptState] = {
     (AttemptState.SENT, Accepted): AttemptState.ACCEPTED,
     (AttemptState.SENT, Refused): AttemptState.REFUSED,
+    (AttemptState.SENT, Progress): AttemptState.SENT,
     (AttemptState.ACCEPTED, Tokens): AttemptState.FIRST_TOKEN,
     (AttemptState.FIRST_TOKEN, Tokens): AttemptState.STREAMING,
     (AttemptState.STREAMING, Tokens): AttemptState.STREAMING,
@@ -106,6 +107,7 @@ class Attempt:
         self._deadlines = deadlines or Deadlines()
         self._since = now
         self._is_dead = False
+        self._has_heard = False
 
     @property
     def is_over(self) -> bool:
@@ -135,7 +137,7 @@ class Attempt:
         if after is None:
             self._end(AttemptState.CUT, f"{type(message).__name__} is not possible when {self.state.value}")
             return False
-        self.state, self._since = after, now
+        self.state, self._since, self._has_heard = after, now, True
         match message:
             case Accepted():
                 self.accepted = message
@@ -185,7 +187,7 @@ class Attempt:
             return None
         if self.state is AttemptState.QUEUED:
             return self._since + self._deadlines.connect
-        wait = self._deadlines.accepted if self.state is AttemptState.SENT else self._deadlines.progress
+        wait = self._deadlines.progress if self._has_heard else self._deadlines.accepted
         if self._is_dead:
             wait = min(wait, self._deadlines.progress_when_dead)
         return self._since + wait

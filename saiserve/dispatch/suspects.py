@@ -26,6 +26,7 @@ from saiserve.engines.messages import (
     FailureKind,
     Generate,
     Load,
+    Progress,
     RefusalReason,
     Refused,
 )
@@ -100,7 +101,11 @@ class Suspects:
 
 
 class GuardedEngine:
-    """A local engine behind the node's rules for suspects. Wrap each once; local and peer requests both use it."""
+    """A local engine behind the node's rules for suspects. Wrap each once; local and peer requests both use it.
+
+    It says at once that the request has come, so that an engine in the middle of a long step is not taken for a node
+    that does not answer.
+    """
 
     def __init__(self, engine: Engine, suspects: Suspects, clock: Callable[[], int]) -> None:
         self._engine = engine
@@ -137,6 +142,7 @@ class GuardedEngine:
     async def _watch(
         self, request: Generate, messages: AsyncIterator[EngineReply]
     ) -> AsyncGenerator[EngineReply, None]:
+        yield Progress(request.id, 0)
         async for message in messages:
             if isinstance(message, Failed) and message.kind in _SUSPICIOUS:
                 self._suspects.crashed(request, self._clock())

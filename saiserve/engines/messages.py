@@ -281,7 +281,10 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
 
 
 EngineReply = Accepted | Refused | Progress | Tokens | Finished | Failed
-"""What follows a `Generate`: accepted or refused, then progress and tokens, then exactly one of finished or failed."""
+"""What follows a `Generate`: accepted or refused, then progress and tokens, then exactly one of finished or failed.
+
+A node may send progress ahead of them all, to say that the request has come.
+"""
 
 EngineRequest = Generate | Cancel | Count | Embed
 EngineAnswer = Counted | Embedded | Refused

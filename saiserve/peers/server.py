@@ -36,6 +36,7 @@ PeerCall = Callable[[str, bytes], Awaitable[bytes]]
 
 _BODY_S = 30.0
 """Longest wait for the rest of a request's body."""
+_SWIM_BODY_S = 5.0
 _LOG_EVERY_S = 1.0
 _PIECE_BYTES = 1024 * 1024
 """Long answers are cut into frames of this size."""
@@ -86,6 +87,8 @@ class PeerPort:
         self._warnings = _Warnings()
         self.active = 0
         """Peer requests being served."""
+        self.active_swim = 0
+        """Membership messages being taken."""
         self.refused = 0
         """Requests that were not authentic, since the start."""
 
@@ -107,11 +110,18 @@ class PeerPort:
         if self._swim is None or scope["method"] != "POST":
             await _plain(send, 404, "membership does not come this way")
             return
-        body = await _read_body(receive, self._swim.body_bytes_max)
-        if body is None:
-            await _plain(send, 413, "too long")
+        if self.active_swim >= limits.PEER_SWIM_MAX:
+            await _plain(send, 503, "too many membership messages")
             return
-        reply = await self._swim.serve_http(_header(scope, b"x-sai-swim"), body)
+        self.active_swim += 1
+        try:
+            body = await _read_body(receive, self._swim.body_bytes_max, _SWIM_BODY_S)
+            if body is None:
+                await _plain(send, 413, "too long")
+                return
+            reply = await self._swim.serve_http(_header(scope, b"x-sai-swim"), body)
+        finally:
+            self.active_swim -= 1
         await _reply(send, 204 if reply is None else 200, reply or b"")
 
     async def _answer_peer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,7 +135,7 @@ class PeerPort:
         try:
             path = scope["path"]
             request = self._verifier.check("POST", path, _header(scope, HEADER_NAME))
-            body = await _read_body(receive, limits.BODY_BYTES_MAX)
+            body = await _read_body(receive, limits.BODY_BYTES_MAX, _BODY_S)
             if body is None:
                 await _plain(send, 413, "the body is too long or did not come")
                 return
@@ -223,9 +233,9 @@ async def _cancel_when_gone(receive: Receive, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def _read_body(receive: Receive, bytes_max: int) -> bytes | None:
+async def _read_body(receive: Receive, bytes_max: int, deadline_s: float) -> bytes | None:
     data = bytearray()
-    with trio.move_on_after(_BODY_S):
+    with trio.move_on_after(deadline_s):
         while True:
             event = await receive()
             if event["type"] == "http.disconnect":

@@ -19,6 +19,7 @@ from saiserve.engines.messages import (
     EngineReply,
     Finished,
     Generate,
+    Progress,
     Prompt,
     RefusalReason,
     Refused,
@@ -56,6 +57,7 @@ async def ask_directly(request: Generate) -> list[EngineReply]:
 async def test_an_answer_through_another_node_is_the_same_message_for_message() -> None:
     async with served(FAST) as node:
         over_there, here = await ask(node, generate()), await ask_directly(generate())
+        assert isinstance(over_there.pop(0), Progress)
         assert [type(m) for m in over_there] == [type(m) for m in here]
         assert [m for m in over_there if isinstance(m, Tokens)] == [m for m in here if isinstance(m, Tokens)]
         assert isinstance(over_there[0], Accepted)
