@@ -19,25 +19,13 @@ from swimcluster.address import Address, parse_address
 from swimcluster.advertise import advertised_address
 from swimcluster.boot_clock import boot_now
 from swimcluster.config import Config
-from swimcluster.driver import Clock, Driver, RequestHandler, logger
-from swimcluster.errors import ClosedError, ConfigError, ExchangeError, JoinError, NameInUseError
-from swimcluster.event_log import EventLog
-from swimcluster.events import (
-    Event,
-    JoinAttemptFailed,
-    Joined,
-    NameTaken,
-    ReplyReceived,
-    RequestFailed,
-    RequestReceived,
-    SnapshotFault,
-)
+from swimcluster.driver import Clock, RequestHandler
+from swimcluster.errors import ConfigError
 from swimcluster.member import Member
 from swimcluster.nursery import open_plain_nursery
-from swimcluster.recorder import INPUTS_MAX, FlightRecorder
+from swimcluster.recorder import INPUTS_MAX
 from swimcluster.rotation import KeyRotation
-from swimcluster.snapshot import Snapshot
-from swimcluster.state_file import StateFile, next_epoch, snapshot_path, wall_clock_ms
+from swimcluster.session import Session
 from swimcluster.statistics import Statistics
 from swimcluster.subscription import Subscription
 from swimcluster.swim import Swim
@@ -49,9 +37,6 @@ DEFAULT_PORT = 7946
 """Where a member listens that is told neither to bind nor to advertise; memberlist's port."""
 JOIN_WAIT_S = 3.0
 """Longest wait of `open_cluster` for a first seed; the member then starts alone and keeps trying."""
-JOIN_GRACE_S = 1.0
-"""What `Cluster.join` waits beyond the time of an exchange."""
-SUBSCRIPTIONS_MAX = 1024
 
 
 @asynccontextmanager
@@ -95,40 +80,26 @@ async def open_cluster(
                 )
             )
         config = config.with_advertise(config.advertise or advertised_address(transport.local_address, config.seeds))
-        cluster = Cluster(config, transport, clock, on_request)
-        await cluster.start(metadata, rng or random.Random(secrets.randbits(256)), recorded_inputs_max)
+        session = Session(config, transport, clock, on_request)
+        await session.start(metadata, rng or random.Random(secrets.randbits(256)), recorded_inputs_max)
         async with open_plain_nursery() as nursery:
             try:
-                await cluster.run_in(nursery)
-                await cluster.wait_until_joined(join_wait_s)
-                yield cluster
+                await session.run_in(nursery)
+                await session.wait_until_joined(join_wait_s)
+                yield Cluster(session)
             finally:
-                await cluster.close()
+                await session.close()
                 nursery.cancel_scope.cancel()
 
 
 class Cluster:
     """This node's view of its cluster and its say in it. Made by `open_cluster`; for one trio program only."""
 
-    def __init__(self, config: Config, transport: Transport, clock: Clock, on_request: RequestHandler | None) -> None:
-        self.config = config
+    def __init__(self, session: Session) -> None:
+        self.config = session.config
         self.keyring = KeyRotation(self)
         """Installs, uses and removes cluster keys at run time."""
-        self._transport = transport
-        self._clock = clock
-        self._on_request = on_request
-        self._log = EventLog()
-        self._driver: Driver | None = None
-        self._closed = False
-        self._state: StateFile | None = None
-        self._remembered: tuple[Address, ...] = ()
-        self._subscriptions: set[Subscription] = set()
-        self._early: list[Event] = []
-        self._changes = trio.lowlevel.ParkingLot()
-        self._answers: dict[int, ReplyReceived | RequestFailed | None] = {}
-        self._last_join: Joined | JoinAttemptFailed | None = None
-        self._name_taken: NameTaken | None = None
-        self._recorder: FlightRecorder | None = None
+        self._session = session
 
     # Views ------------------------------------------------------------------------------------------------------
 
@@ -168,7 +139,7 @@ class Cluster:
     @property
     def transport_counters(self) -> object:
         """What the transport counted (`swimcluster.transport.udp_datagrams.UdpCounters`); None where it counts nothing."""
-        return getattr(self._transport, "counters", None)
+        return getattr(self._session.transport, "counters", None)
 
     # Commands that return at once -------------------------------------------------------------------------------
 
@@ -219,19 +190,9 @@ class Cluster:
         A reader that leaves more than `config.event_queue_max` events waiting gets `EventsLost(n)` and a fresh `Snapshot`.
 
         Raises:
-            ClosedError: the cluster was closed, or has `SUBSCRIPTIONS_MAX` subscriptions already.
+            ClosedError: the cluster was closed, or has too many subscriptions already.
         """
-        if len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
-            raise ClosedError(f"more than {SUBSCRIPTIONS_MAX} subscriptions: close those no longer read")
-        machine = self.machine
-        subscription = Subscription(
-            machine.members, self._subscriptions.discard, events_max=self.config.event_queue_max
-        )
-        self._subscriptions.add(subscription)
-        early, self._early = self._early, []
-        for event in early:
-            subscription.put(event)
-        return subscription
+        return self._session.subscribe()
 
     def write_recording(self, path: Path) -> None:
         """Write the flight recorder's inputs to a file for `python -m swimcluster.replay`; blocks for the disk.
@@ -242,9 +203,9 @@ class Cluster:
             ConfigError: this cluster was opened with `recorded_inputs_max=0`.
             OSError: the disk refused.
         """
-        if self._recorder is None:
+        if self._session.recorder is None:
             raise ConfigError("nothing was recorded: open the cluster with recorded_inputs_max above 0")
-        self._recorder.write(path)
+        self._session.recorder.write(path)
 
     # Commands that wait -----------------------------------------------------------------------------------------
 
@@ -256,7 +217,7 @@ class Cluster:
         """
         await trio.lowlevel.checkpoint()
         while not predicate(members := self.members):
-            await self._changes.park()
+            await self._session.changes.park()
         return members
 
     async def join(self, seeds: Sequence[Address | str]) -> Address:
@@ -266,19 +227,7 @@ class Cluster:
             JoinError: none answered in this round; the node goes on trying.
             NameInUseError: raised by `open_cluster`, which ends the body.
         """
-        self._last_join = None
-        self.feed("join", tuple(_address(seed) for seed in seeds))
-        await trio.lowlevel.checkpoint()
-        with trio.move_on_after(self.config.exchange_timeout_s + JOIN_GRACE_S):
-            while (outcome := self._join_outcome()) is None:
-                await self._changes.park()
-            if isinstance(outcome, Joined):
-                return outcome.seed
-        raise JoinError(f"no answer from {', '.join(map(str, seeds))}; this node goes on trying")
-
-    def _join_outcome(self) -> Joined | JoinAttemptFailed | None:
-        _ = self.machine  # raises when the cluster was closed meanwhile
-        return self._last_join
+        return await self._session.join([_address(seed) for seed in seeds])
 
     async def leave(self) -> LeaveProgress:
         """Tell the others that this node leaves and wait until that is done; idempotent. Cancel to wait no longer.
@@ -286,12 +235,7 @@ class Cluster:
         Returns:
             how many were told, and of how many.
         """
-        self.feed("leave")
-        await trio.lowlevel.checkpoint()
-        assert self._driver is not None
-        while not self.machine.leave_progress.is_done:
-            await self._driver.inputs.park()
-        return self.machine.leave_progress
+        return await self._session.leave()
 
     async def request(self, name: str, payload: bytes) -> bytes:
         """Ask a live member something in one exchange and return the answer of its `on_request`.
@@ -300,31 +244,18 @@ class Cluster:
             PayloadTooLargeError: over `config.request_bytes_max`; nothing was sent.
             ExchangeError: no such live member, or no reply; whether it was handled is then not known.
         """
-        request_id: int = self.feed("request", name, payload)
-        self._answers[request_id] = None
-        try:
-            await trio.lowlevel.checkpoint()
-            while (answer := self._answers[request_id]) is None:
-                await self._changes.park()
-                _ = self.machine
-        finally:
-            del self._answers[request_id]
-        if isinstance(answer, RequestFailed):
-            raise ExchangeError(f"{name} did not answer: {answer.reason}")
-        return answer.payload
+        return await self._session.request(name, payload)
 
-    # For open_cluster and the parts of this package ---------------------------------------------------------------
+    # For the parts of this package ------------------------------------------------------------------------------
 
     @property
     def machine(self) -> Swim:
-        """The protocol machine, to look at; give it inputs through `feed` only.
+        """The protocol machine, to look at.
 
         Raises:
             ClosedError: the cluster was closed.
         """
-        if self._driver is None or self._closed:
-            raise ClosedError("the cluster is closed: it ends with the body of its `async with open_cluster(...)`")
-        return self._driver.machine
+        return self._session.machine
 
     def feed(self, call: str, *arguments: Any) -> Any:
         """Give the machine one command and carry out what follows from it.
@@ -332,110 +263,7 @@ class Cluster:
         Raises:
             ClosedError: the cluster was closed.
         """
-        _ = self.machine
-        assert self._driver is not None
-        return self._driver.feed(call, *arguments)
-
-    async def start(self, metadata: bytes, rng: random.Random, recorded_inputs_max: int) -> None:
-        """Make the machine, with what the disk remembers of this name."""
-        remembered = Snapshot()
-        if self.config.state_dir is not None:
-            path = snapshot_path(self.config.state_dir, self.config.cluster, self.config.name)
-            self._state = StateFile(path, self._on_state_fault)
-            remembered = await self._state.load(self.config.advertise)
-        machine = Swim(
-            self.config,
-            now=self._clock(),
-            epoch=next_epoch(remembered.epoch, wall_clock_ms()),
-            instance=secrets.token_bytes(8),
-            rng=rng,
-            metadata=metadata,
-        )
-        self._remembered = tuple(known.address for known in remembered.addresses)
-        if recorded_inputs_max > 0:
-            self._recorder = FlightRecorder(machine, inputs_max=recorded_inputs_max)
-        self._driver = Driver(
-            machine,
-            self._transport,
-            self._clock,
-            self.publish,
-            on_request=self._on_request,
-            recorder=self._recorder,
-            on_crash=self._write_crash,
-        )
-
-    async def run_in(self, nursery: trio.Nursery) -> None:
-        """Start driving in tasks of `nursery`."""
-        assert self._driver is not None
-        await nursery.start(self._driver.run)
-        nursery.start_soon(self._stop_when_name_is_taken)
-        if self._remembered:
-            self.feed("learn_addresses", self._remembered)
-        if self._state is not None:
-            nursery.start_soon(self._state.keep, self.machine)
-
-    async def wait_until_joined(self, wait_s: float) -> None:
-        """Wait until a seed let this node in, a round of attempts failed, or `wait_s` passed."""
-        assert self._driver is not None
-        with trio.move_on_after(wait_s):
-            while self.machine.join_status is JoinStatus.JOINING and self._last_join is None:
-                await self._driver.inputs.park()
-        if self._name_taken is not None:
-            await trio.sleep_forever()  # the task that raises NameInUseError cancels this
-
-    async def close(self) -> None:
-        """Leave within `config.leave_timeout_s`, write what is to be remembered, end everything."""
-        assert self._driver is not None
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + self.config.leave_timeout_s):
-            if self._driver.is_running and self._name_taken is None:
-                await self.leave()
-        self._closed = True
-        self._driver.stop()
-        for subscription in tuple(self._subscriptions):
-            subscription.close()
-        self._changes.unpark_all()
-        if self._state is not None:
-            await self._state.store_last(self._driver.machine)
-
-    def publish(self, events: list[Event]) -> None:
-        """Hand events to whoever waits for them; never waits itself."""
-        for event in events:
-            self._log.write(event)
-            if isinstance(event, ReplyReceived | RequestFailed):
-                if event.request_id in self._answers:
-                    self._answers[event.request_id] = event
-            elif not isinstance(event, RequestReceived):
-                if isinstance(event, Joined | JoinAttemptFailed):
-                    self._last_join = event
-                elif isinstance(event, NameTaken):
-                    self._name_taken = event
-                for subscription in self._subscriptions:
-                    subscription.put(event)
-        self._changes.unpark_all()
-
-    def _on_state_fault(self, fault: str) -> None:
-        if self._driver is None:
-            self._early.append(SnapshotFault(fault))  # nobody can have subscribed yet
-        self.publish([SnapshotFault(fault)])
-
-    def _write_crash(self) -> None:
-        """Keep what led to a fault of the machine, where there is a folder for it."""
-        if self._recorder is not None and self.config.state_dir is not None:
-            path = snapshot_path(self.config.state_dir, self.config.cluster, self.config.name).with_suffix(".flight")
-            try:
-                self._recorder.write(path)
-            except OSError as error:
-                logger.error("the inputs that led to this could not be written to %s: %s", path, error)
-            else:
-                logger.error("the inputs that led to this were written to %s", path)
-
-    async def _stop_when_name_is_taken(self) -> None:
-        while self._name_taken is None:
-            await self._changes.park()
-        raise NameInUseError(
-            f"the name {self.config.name!r} is held by a live member at {self._name_taken.holder}: "
-            f"stop that one or start this one under another name"
-        )
+        return self._session.feed(call, *arguments)
 
 
 def _address(value: Address | str) -> Address:
