@@ -1,7 +1,7 @@
 """One try at one place: a machine that is told what happened and when, and says what it came to.
 
     QUEUED ──sent──▶ SENT ──accepted──▶ ACCEPTED ──tokens──▶ FIRST_TOKEN ──tokens──▶ STREAMING
-                      └─refused─▶ REFUSED    every state: CUT, STALLED, CANCELLED; from ACCEPTED on: FINISHED, CRASHED
+                      └─refused─▶ REFUSED    every state: CUT, STALLED, CANCELLED; from SENT on: CRASHED; from ACCEPTED on: FINISHED
 
 Deadlines: connect, then any word from the node, then any sign of life. A verdict DEAD on the member never ends an attempt;
 it shortens the wait for the next sign of life, so a stream that moves outranks it. Nothing changes a terminal attempt:
@@ -66,6 +66,7 @@ _NEXT: dict[tuple[AttemptState, type[EngineReply]], AttemptState] = {
     (AttemptState.SENT, Accepted): AttemptState.ACCEPTED,
     (AttemptState.SENT, Refused): AttemptState.REFUSED,
     (AttemptState.SENT, Progress): AttemptState.SENT,
+    (AttemptState.SENT, Failed): AttemptState.CRASHED,
     (AttemptState.ACCEPTED, Tokens): AttemptState.FIRST_TOKEN,
     (AttemptState.FIRST_TOKEN, Tokens): AttemptState.STREAMING,
     (AttemptState.STREAMING, Tokens): AttemptState.STREAMING,

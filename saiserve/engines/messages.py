@@ -283,7 +283,8 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
 EngineReply = Accepted | Refused | Progress | Tokens | Finished | Failed
 """What follows a `Generate`: accepted or refused, then progress and tokens, then exactly one of finished or failed.
 
-A node may send progress ahead of them all, to say that the request has come.
+A node may send progress ahead of them all, to say that the request has come, and failed in place of accepted, when an
+engine died while it read the request.
 """
 
 EngineRequest = Generate | Cancel | Count | Embed

@@ -45,6 +45,7 @@ from saiserve.errors import SettingsError
 
 _PROGRESS_S = 0.25
 _CACHED_PROMPTS_MAX = 64
+_BEFORE_ACCEPTANCE = -1
 
 
 class FaultKind(enum.StrEnum):
@@ -64,7 +65,10 @@ class FaultKind(enum.StrEnum):
 
 @dataclass(slots=True)
 class Fault:
-    """One scripted fault: when the answer has `at_token` tokens, in requests whose prompt contains `marker`."""
+    """One scripted fault: when the answer has `at_token` tokens, in requests whose prompt contains `marker`.
+
+    A crash at token −1 comes before the request is accepted.
+    """
 
     kind: FaultKind
     at_token: int = 0
@@ -225,6 +229,9 @@ class SimulatedEngine:
         if refusal is not None:
             yield refusal
             return
+        if self._strike(request, _BEFORE_ACCEPTANCE, FaultKind.CRASH):
+            self.crash()
+            raise HopError("the simulated engine died while it read the request", sent=True)
         cached = self._cached(request.isolation, prompt)
         room = self.settings.context_tokens - len(prompt)
         most = min(room, room if request.max_tokens is None else request.max_tokens)

@@ -48,6 +48,7 @@ def after(*messages: EngineReply, sent: bool = True) -> Attempt:
         ([ACCEPTED, FINISHED], AttemptState.FINISHED),
         ([ACCEPTED, TOKENS, FINISHED, CRASHED], AttemptState.FINISHED),
         ([ACCEPTED, CRASHED], AttemptState.CRASHED),
+        ([CRASHED], AttemptState.CRASHED),
         ([TOKENS], AttemptState.CUT),
         ([FINISHED], AttemptState.CUT),
         ([ACCEPTED, ACCEPTED], AttemptState.CUT),

@@ -56,6 +56,17 @@ async def test_the_like_of_a_poison_is_refused_everywhere_it_was_seen_twice() ->
 
 
 @pytest.mark.autojump
+async def test_a_poison_that_kills_engines_before_they_accept_it_is_stopped_at_the_second_too() -> None:
+    fleet = FakeFleet(4, plain(faults=(Fault(FaultKind.CRASH, at_token=-1, marker="POISON"),)))
+    with pytest.raises(ApiError) as caught:
+        await fleet.ask(request_of("POISON"))
+    assert caught.value.kind is ErrorKind.ENGINE_FAILED
+    assert fleet.starts == {"a": 1, "b": 1}
+    assert len(fleet.suspects["b"].quarantine) == 1
+    fleet.assert_idle()
+
+
+@pytest.mark.autojump
 async def test_suspects_run_one_at_a_time_on_a_node() -> None:
     fleet = FakeFleet(2, plain(lanes=16))
     fleet.engines["a"].faults.append(Fault(FaultKind.CRASH, at_token=10, marker="Question 0", times=1))
