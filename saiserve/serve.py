@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
@@ -24,6 +26,7 @@ from saiserve.models.catalog import builtin_catalog, parse_models
 from saiserve.node import Node
 from saiserve.peers.connections import Connections
 from saiserve.peers.swim_transport import SwimTransport
+from saiserve.peers.udp_swim_transport import open_udp_swim_transport
 from saiserve.routing.default import DEFAULT_CHAIN
 from swimcluster.address import Address
 from swimcluster.errors import ConfigError, NameInUseError
@@ -66,17 +69,17 @@ async def _serve(settings: Settings) -> None:
         async with open_plain_nursery() as life:
             life.start_soon(node.lag.run)
             connections = Connections()
-            transport = swim_transport(settings, connections)
-            http = await life.start(run_http, node, transport)
-            starting = trio.CancelScope()
-            life.start_soon(_cancel_when, stop.soft, starting)
-            with starting:
-                await _start(node, life, transport, connections, http)
-                print(banner(settings, node), flush=True)
-                log.info("%s is ready on port %d", settings.node_name, settings.port)
-                await trio.sleep_forever()
-            await _end(node, http)
-            life.cancel_scope.cancel()
+            async with open_swim_transport(settings, connections) as transport:
+                http = await life.start(run_http, node, transport)
+                starting = trio.CancelScope()
+                life.start_soon(_cancel_when, stop.soft, starting)
+                with starting:
+                    await _start(node, life, transport, connections, http)
+                    print(banner(settings, node), flush=True)
+                    log.info("%s is ready on port %d", settings.node_name, settings.port)
+                    await trio.sleep_forever()
+                await _end(node, http)
+                life.cancel_scope.cancel()
         nursery.cancel_scope.cancel()
 
 
@@ -103,11 +106,21 @@ async def _end(node: Node, http: HttpServer) -> None:
             nursery.start_soon(node.cluster.leave)
 
 
-def swim_transport(settings: Settings, connections: Connections) -> SwimTransport | None:
-    """What carries membership; None on a single box."""
+@asynccontextmanager
+async def open_swim_transport(settings: Settings, connections: Connections) -> AsyncIterator[SwimTransport | None]:
+    """What carries membership; None on a single box.
+
+    Raises:
+        ConfigError: the UDP port cannot be bound.
+    """
     if settings.cluster_advertise is None or not settings.is_clustered:
-        return None
-    return SwimTransport(settings.cluster_advertise, connections)
+        yield None
+    elif settings.cluster_transport == "udp":
+        bind = Address(settings.host, settings.port)
+        async with open_udp_swim_transport(bind, settings.cluster_advertise, connections) as transport:
+            yield transport
+    else:
+        yield SwimTransport(settings.cluster_advertise, connections)
 
 
 async def _cancel_when(event: trio.Event, scope: trio.CancelScope) -> None:

@@ -112,3 +112,18 @@ async def test_all_nodes_restarted_together_find_each_other_again() -> None:
             await wait_view(nodes, set(names), RETRY_S)
             for node in nodes:
                 node.kill()
+
+
+@pytest.mark.slow
+async def test_membership_over_udp_finds_kills_and_returns() -> None:
+    async with fleet() as group:
+        udp = {"CLUSTER_TRANSPORT": "udp"}
+        a = await group.start_ready("a", "none", seeds="", environment=udp)
+        b = await group.start_ready("b", SIM, environment=udp)
+        await wait_view([a, b], {"a", "b"}, 10)
+        async with a.client() as client:
+            body = {"model": "sim", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+            assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+        b.kill()
+        b = await group.start_ready("b", SIM, environment=udp)
+        await wait_view([a, b], {"a", "b"}, 10)
