@@ -54,11 +54,12 @@ class Origin:
 
 
 def find_card(cards: tuple[ModelCard, ...], model: str) -> ModelCard | None:
-    """Return the card whose id or alias `model` is; ids come first."""
+    """Return the card whose id or alias `model` is, in whatever case; ids come first."""
+    folded = model.casefold()
     for card in cards:
-        if card.id == model:
+        if card.id.casefold() == folded:
             return card
-    return next((card for card in cards if model in card.aliases), None)
+    return next((card for card in cards if folded in {alias.casefold() for alias in card.aliases}), None)
 
 
 def model_not_found(model: str) -> ApiError:
