@@ -14,16 +14,23 @@ from swimcluster.testing import Checks, Crash, InvariantError, SimulatedCluster,
 from swimcluster.testing import invariants as inv
 from swimcluster.testing.network import SECOND
 
-SIZE = 5
+SIZE = 4
+QUICK = {"preset": "local", "gossip_interval_s": 0.3, "probe_interval_s": 0.4, "probe_timeout_s": 0.1}
 
 
 def check(
-    checker: inv.Checker, machine: type = Swim, *, size: int = SIZE, seconds: float = 60, faults: Any = (), **settings: Any
+    checker: inv.Checker,
+    machine: type = Swim,
+    *,
+    size: int = SIZE,
+    seconds: float = 25,
+    faults: Any = (),
+    **settings: Any,
 ) -> list[str]:
     """Run a small cluster of `machine` under one checker; a crash and a restart by default."""
-    cluster = SimulatedCluster(size, seed=3, machine=machine, preset="local", **settings)
+    cluster = SimulatedCluster(size, seed=3, machine=machine, **QUICK, **settings)
     checks = Checks(cluster, [checker])
-    play(cluster.world, faults or [Crash(20 * SECOND, 20 * SECOND, "n001", keep_disk=False)])
+    play(cluster.world, faults or [Crash(5 * SECOND, 10 * SECOND, "n001", keep_disk=False)])
     cluster.start_all(within_s=1)
     cluster.world.run_for(seconds)
     return checks.violations
@@ -56,7 +63,9 @@ class Resurrects(Swim):
     """Shows a dead member alive again at the version it died at."""
 
     def members(self):
-        back = tuple(replace(m, state=MemberState.ALIVE) for m in super().departed()) if self.local.name == "n000" else ()
+        back = (
+            tuple(replace(m, state=MemberState.ALIVE) for m in super().departed()) if self.local.name == "n000" else ()
+        )
         self.shown = getattr(self, "shown", 0) + bool(back)
         return (*super().members(), *back) if self.shown > 3 else super().members()
 
@@ -131,17 +140,29 @@ def test_an_own_version_that_falls_is_caught():
 
 
 class Talkative(Swim):
-    """Pads what it sends."""
+    """Pads its datagrams."""
 
     def transmits(self):
-        return [replace(item, data=item.data + bytes(1400)) for item in super().transmits()]
+        items = super().transmits()
+        return [item if hasattr(item, "id") else replace(item, data=item.data + bytes(1400)) for item in items]
+
+
+class Verbose(Swim):
+    """Pads its exchanges."""
+
+    def transmits(self):
+        items = super().transmits()
+        return [replace(item, data=item.data + bytes(1400)) if hasattr(item, "id") else item for item in items]
 
 
 def test_a_datagram_over_its_budget_is_caught():
     checker = inv.WithinBudget(datagram_bytes=1400, exchange_bytes=2**20)
     assert "over 1400" in check(checker, Talkative, seconds=5)[0]
+
+
+def test_an_exchange_over_its_budget_is_caught():
     checker = inv.WithinBudget(datagram_bytes=10**9, exchange_bytes=1400)
-    assert "over 1400" in check(checker, Talkative, seconds=5)[0]
+    assert "over 1400" in check(checker, Verbose, seconds=5)[0]
 
 
 class Hoarder(Swim):
@@ -175,8 +196,8 @@ def test_a_deadline_in_the_past_is_caught():
 
 def test_accusations_from_an_own_blackout_are_caught():
     def run(hold: bool) -> list[str]:
-        cluster = SimulatedCluster(12, seed=3, preset="local", hold_accusations=hold, local_health_max=0)
-        checks = Checks(cluster, [inv.NoBlindAccusations(most=3, hold_s=18)])
+        cluster = SimulatedCluster(8, seed=3, **QUICK, hold_accusations=hold, local_health_max=0)
+        checks = Checks(cluster, [inv.NoBlindAccusations(most=3, hold_s=7)])
         cluster.start_all()
         cluster.world.run_for(10)
         cluster.world.network.cut(None, ["n005"])
@@ -194,7 +215,7 @@ class Ghostly(Swim):
         events = super().events()
         self.dead = getattr(self, "dead", None) or next((e for e in events if type(e).__name__ == "MemberDied"), None)
         self.waited = getattr(self, "waited", 0) + (self.dead is not None)
-        if self.waited == 2000:
+        if self.waited == 400:
             from swimcluster.events import MemberJoined
 
             events.append(MemberJoined(self.dead.member))
@@ -203,7 +224,7 @@ class Ghostly(Swim):
 
 def test_a_ghost_is_caught():
     faults = [Crash(5 * SECOND, 200 * SECOND, "n001")]
-    assert "n001 joined, whose process ended" in check(inv.NoGhosts(grace_s=10), Ghostly, seconds=90, faults=faults)[0]
+    assert "n001 joined, whose process ended" in check(inv.NoGhosts(grace_s=10), Ghostly, seconds=60, faults=faults)[0]
 
 
 def test_a_stranger_is_caught():
@@ -247,8 +268,7 @@ def test_a_violation_can_be_raised_at_once_with_the_seed():
     cluster = SimulatedCluster(3, seed=42, machine=Absent)
     Checks(cluster, raise_at_once=True)
     with pytest.raises(InvariantError, match="seed 42"):
-        cluster.start_all()
-        cluster.world.run_for(5)
+        cluster.start_all(within_s=5)
 
 
 def test_at_most_twenty_violations_are_kept():

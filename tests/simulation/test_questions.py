@@ -1,0 +1,72 @@
+"""Every question, asked small, holds; and the command line answers with the right status."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+from simulations import QUESTIONS
+from simulations.__main__ import main, question
+from simulations.question import Answer, Parameters, Question, ask, table
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+QUICK = ("message_load", "mass_restart", "identity", "dissemination", "partition_heal")
+"""Answered in a few seconds each; the others are marked slow."""
+
+
+def holds(name: str) -> None:
+    answered = ask(question(name), Parameters("quick"))
+    assert answered.answer.holds, table(answered.answer.rows) + "\n".join(answered.answer.notes)
+    assert answered.answer.rows
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_quick_question_holds(name):
+    holds(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in QUESTIONS if name not in QUICK])
+def test_a_longer_question_holds(name):
+    holds(name)
+
+
+def test_every_question_says_what_it_asks_and_when_the_answer_is_yes(capsys):
+    assert main(["--list"]) == 0
+    listed = capsys.readouterr().out
+    for name in QUESTIONS:
+        assert question(name).name == name
+        assert question(name).bound in listed
+
+
+def test_the_command_ends_with_one_line_of_json(capsys):
+    assert main(["message_load", "--quick", "--members", "4", "--json"]) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["scenario"] == "message_load"
+    assert last["parameters"]["members"] == [4]
+    assert last["holds"] is True
+    assert {"measured", "bound"} <= last.keys()
+
+
+def test_a_bound_that_does_not_hold_is_status_one(capsys, monkeypatch):
+    broken = Question("search", "?", "never", lambda parameters: Answer([{"n": 1, "holds": False}], holds=False))
+    monkeypatch.setattr("simulations.search.QUESTION", broken)
+    assert main(["search", "--seeds", "3:5"]) == 1
+    assert "DOES NOT HOLD" in capsys.readouterr().out
+
+
+def test_a_question_that_does_not_exist_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["no_such_question"])
+    with pytest.raises(SystemExit):
+        main([])
+
+
+@pytest.mark.parametrize("example", ["05_partition_in_the_simulator.py", "06_simulate_your_own.py"])
+def test_an_example_runs(example, capsys):
+    runpy.run_path(str(EXAMPLES / example), run_name="__main__")
+    told = capsys.readouterr().out
+    assert "invariants violated: none" in told or "Partition(" in told
