@@ -23,8 +23,8 @@ KINDS = {
     Family.RECURRENT: ReuseKind.STATES,
 }
 """Without pins."""
-PARK_TOKENS_MAX = 4096
-"""Tokens moved to host memory in one step when nothing presses (about 2 ms per 1,000)."""
+SEQUENCE_IDS_MAX = 256
+"""llama.cpp's own limit on sequence ids, twins included."""
 PRESSED_TOKENS_MAX = 8192
 """Once this many were moved in one step, what must still go to make room is dropped instead."""
 CACHE_COUNTERS = (
@@ -59,6 +59,8 @@ class PrefixCache:
         self.family = kv.family
         self.hot_cells_max = hot_cells_max
         self.pins = pins and kv.family is Family.WINDOW
+        if self.pins and 2 * kv.sequences_max > SEQUENCE_IDS_MAX:
+            raise ValueError(f"twin ids need sequences_max ≤ {SEQUENCE_IDS_MAX // 2}, not {kv.sequences_max}")
         self.kind = ReuseKind.PINNED if self.pins else KINDS[kv.family]
         self.spare = kv.sequences_max - 1
         self.cells = CellLedger()
@@ -318,7 +320,7 @@ class PrefixCache:
 
     def _oldest_idle(self, keep: Held | None, *, with_cells: bool) -> Held | None:
         idle = [held for held in self.held.values() if held.is_idle and held is not keep]
-        if with_cells and keep is not None:  # freeing only cells that `keep` shares would be for nothing
+        if with_cells:  # dropping one whose cells others share would free nothing
             idle = [held for held in idle if self.cells.unique(held.sequence)] or idle
         return min(idle, key=lambda held: (held.used_at, held.sequence), default=None)
 
@@ -331,10 +333,12 @@ class PrefixCache:
 
     def park_one(self, now: int) -> bool:
         """One move towards host memory if idle prefixes hold too much; whether anything was done."""
-        victim = self._oldest_idle(None, with_cells=False)
-        if not self.is_over_hot or victim is None or self.host.moved_tokens:
+        if not self.is_over_hot or self.host.moved_tokens:
             return False
-        saved = self.host.save(now, victim, PARK_TOKENS_MAX)
+        victim = self._oldest_idle(None, with_cells=bool(self._free))
+        if victim is None:
+            return False
+        saved = self.host.save(now, victim, self.host.tokens_per_move)
         if saved is not Saved.PARTLY:
             self.counts["idle_evictions"] += saved is Saved.NO_ROOM
             self.discard(victim)

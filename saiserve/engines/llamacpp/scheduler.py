@@ -68,6 +68,8 @@ WAIT_GAIN_MIN = 16
 """Tokens that waiting for another's prefill must save."""
 CHUNK_MIN = 16
 """Prefill rows a step has at least, however slow the machine."""
+CROWD_MAX = 1.6
+"""The time budget grows with the prompts that wait per running stream, up to so many times."""
 CHUNK_UNKNOWN = 64
 """Prefill rows beside running streams before any rate is known."""
 EMBEDDING_SHARE = 0.2
@@ -128,15 +130,17 @@ class Scheduler:
         if len(self._queue) >= self.config.queue_max:
             self._counts["refused"] += 1
             return Refusal(self._wait_s(stream))
+        stream.likely_cached = self._look(stream).cut
         self._streams[job.id] = stream
         self._queue.add(stream)
         return None
 
     def cached_tokens(self, job: Job) -> int:
         """Prompt tokens of a job that would be reused if it started now: for `accepted`."""
-        stream = self._streams.get(job.id)
-        tokens = stream.tokens if stream is not None else tokens_of(job.tokens)
-        return min(self._cache.look(tokens, job.isolation).cut, job.prompt_tokens)
+        return min(self._cache.look(tokens_of(job.tokens), job.isolation).cut, job.prompt_tokens)
+
+    def _look(self, stream: Stream) -> Choice:
+        return self._cache.look(stream.tokens, stream.job.isolation)
 
     def cancel(self, now: int, job_id: str) -> None:
         """End a job wherever it stands; unknown ids are ignored. What it computed stays as a cached prefix."""
@@ -185,11 +189,12 @@ class Scheduler:
         assert stream.held is not None
         del self._running[stream.held.sequence]
         self._cache.close(now, stream.held)
+        stream.likely_cached = stream.held.ready
         stream.held = None
 
     def _wait_s(self, stream: Stream) -> float:
         ahead = sum(1 for other in self._queue if other.order < stream.order)
-        prefill_s = len(stream.tokens) / self.rates.prefill if self.rates.prefill else 0.0
+        prefill_s = stream.prefill_left / self.rates.prefill if self.rates.prefill else 0.0
         answer_tokens = min(stream.job.max_tokens, TYPICAL_ANSWER_TOKENS)
         guess_s = prefill_s + answer_tokens * self.rates.decode_step_s(self.config.lanes)
         return self._service.wait_s(ahead, self.config.lanes, guess_s)
@@ -228,7 +233,7 @@ class Scheduler:
                 return
             if stream.waits_for_leader:
                 continue
-            choice = self._cache.look(stream.tokens, stream.job.isolation)
+            choice = self._look(stream)
             if self._follows(stream, choice):
                 continue
             if choice.segments and self._cache.has_moved:
@@ -293,7 +298,7 @@ class Scheduler:
             prefilling = sorted((s for s in streams if s.prefill_left > 0), key=self._prefill_order)
             if not decoding and not prefilling:
                 return None
-            allotted = allot_prefill(prefilling, self._prefill_rows(len(decoding)))
+            allotted = allot_prefill(prefilling, self._prefill_rows(len(decoding), len(prefilling)))
             wanted = len(decoding) + sum(count for _, count in allotted)
             if not self._cache.make_room(now, wanted):
                 allotted = allot_prefill(prefilling, self._cache.room - len(decoding))
@@ -315,12 +320,13 @@ class Scheduler:
         own_ns = stream.prefill_left * NS_PER_S / self.rates.prefill if self.rates.prefill else 0.0
         return stream.prefill_turn + own_ns
 
-    def _prefill_rows(self, decoding: int) -> int:
+    def _prefill_rows(self, decoding: int, prefilling: int) -> int:
         """Prefill rows for this step: whole batches alone, by time beside running streams."""
         rows_max = self.config.batch_max - decoding
         if decoding == 0:
             return rows_max
-        by_time = self.rates.prefill_tokens_in(self.config.prefill_budget_s, decoding)
+        crowd = min(max(prefilling / decoding, 1.0), CROWD_MAX)
+        by_time = self.rates.prefill_tokens_in(self.config.prefill_budget_s * crowd, decoding)
         if by_time == 0 and self.rates.prefill == 0.0:
             by_time = CHUNK_UNKNOWN
         return min(rows_max, max(by_time, CHUNK_MIN))

@@ -24,6 +24,7 @@ class Stream:
         "job",
         "leader",
         "leader_depth",
+        "likely_cached",
         "prefill_end",
         "prefill_turn",
         "requeues",
@@ -42,6 +43,8 @@ class Stream:
         """Its own turn, or that of the earliest job that waits for its prefix."""
         self.tokens: array[int] = tokens_of(job.tokens)
         self.held: Held | None = None
+        self.likely_cached = 0
+        """Ids that could have been reused when it came."""
         self.prefill_end = 0
         """Ids known when it last started: up to there it prefills, beyond it decodes."""
         self.drawn = 0
@@ -67,8 +70,8 @@ class Stream:
 
     @property
     def prefill_left(self) -> int:
-        """Ids to compute before it decodes; all of them while it waits."""
-        return max(0, self.prefill_end - self.ready) if self.held is not None else len(self.tokens)
+        """Ids to compute before it decodes; a guess while it waits."""
+        return max(0, self.prefill_end - self.ready) if self.held else len(self.tokens) - self.likely_cached
 
     @property
     def is_decoding(self) -> bool:

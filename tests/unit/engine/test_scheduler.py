@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from saiserve.engines.llamacpp.job import Requeued, Started
-from saiserve.engines.llamacpp.kv import Family
+from saiserve.engines.llamacpp.job import Requeued, Started, Step
+from saiserve.engines.llamacpp.kv import DecodeOutcome, Family
 from tests.fakes.engine_loop import Loop, job, make_loop
 
 SYSTEM = list(range(450))
@@ -135,6 +135,42 @@ def test_streams_that_run_keep_their_pace_while_a_long_prompt_prefills() -> None
     during = loop.step_ms[before:]
     assert max(during) <= 300
     assert sum(during) / 1000 < 2000 / 300 / 0.7, "prefill must not starve either"
+
+
+def test_a_crowd_of_prompts_may_lengthen_the_step_but_never_to_half_a_second() -> None:
+    loop = make_loop(cells=8000, batch_max=512)
+    loop.submit(job("stream", range(50), 300))
+    while len(loop.answers["stream"]) < 20:
+        loop.turn()
+    before = len(loop.step_ms)
+    for index in range(6):
+        loop.submit(job(f"j{index}", range(1000 * index + 1000, 1000 * index + 1400), 2))
+    loop.run()
+    assert 300 < max(loop.step_ms[before:]) < 450
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one_that_came_first() -> None:
+    loop = make_loop(cells=8000, batch_max=64)
+    loop.submit(job("long", range(3000), 2))
+    for _ in range(4):
+        loop.turn()
+    loop.submit(job("short", range(5000, 5040), 2))
+    loop.turn()
+    loop.turn()
+    assert loop.answers["short"]
+    assert not loop.answers["long"]
+
+
+def test_short_prompts_without_end_do_not_starve_a_long_one() -> None:
+    loop = make_loop(cells=8000, batch_max=64, hot_cells_max=0)
+    loop.submit(job("long", range(1500), 1))
+    count = 0
+    while "long" not in loop.ended:
+        if loop.scheduler.load().queued < 2:
+            loop.submit(job(f"s{count}", [7000 + count, *range(5000, 5060)], 1, isolation=str(count)))
+            count += 1
+        loop.turn()
+        assert count < 400
 
 
 def test_whole_batches_are_prefilled_when_nothing_streams() -> None:
@@ -274,6 +310,19 @@ def test_misuse_is_refused_with_the_state_unchanged() -> None:
         loop.submit(job("b", range(100)))
     with pytest.raises(ValueError, match="lanes"):
         make_loop(lanes=17)
+    with pytest.raises(ValueError, match="twin"):
+        make_loop(Family.WINDOW, sequences=129)
+    with pytest.raises(ValueError, match="max_tokens"):
+        job("c", [1], 0)
+    with pytest.raises(ValueError, match="prompt_tokens"):
+        job("c", [1], prompt_tokens=2)
+    step = loop.scheduler.plan(1)
+    with pytest.raises(RuntimeError, match="completed"):
+        loop.scheduler.plan(2)
+    assert step is not None
+    with pytest.raises(RuntimeError, match="not in flight"):
+        loop.scheduler.completed(3, Step((), (), ()), DecodeOutcome.DONE, 1)
+    loop.scheduler.completed(3, step, DecodeOutcome.NO_ROOM, 1)
     loop.run()
     assert loop.ended == {"a": "finished"}
 
@@ -363,6 +412,18 @@ def test_host_memory_stays_within_its_budget_and_drops_the_oldest(family: Family
     loop.run()
     assert loop.cached("newest") == 101
     assert loop.cached("oldest") == 0
+
+
+def test_a_long_prefix_moves_in_pieces() -> None:
+    loop = make(Family.FULL, hot_cells_max=0)
+    loop.submit(job("long", range(600), 2))
+    while "long" not in loop.ended:
+        loop.turn()
+    held = []
+    while loop.scheduler.has_chores:
+        loop.turn()
+        held.append((loop.scheduler.counters()["cells_used"], loop.scheduler.counters()["host_blobs"]))
+    assert held == [(601, 1), (0, 2)]
 
 
 def test_without_host_memory_idle_prefixes_beyond_the_hot_set_are_dropped() -> None:
