@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -21,6 +22,8 @@ from saiserve.routing.decision import Decision
 
 _SETTLE_S = 0.02
 """News comes in bursts: several changes make one new decision."""
+
+log = logging.getLogger(__name__)
 
 Emit = Callable[[AnswerEvent], Awaitable[None]]
 
@@ -163,6 +166,17 @@ class ChoiceRunner:
         except HopError as error:
             attempt.hop_failed(sent=error.sent, detail=str(error))
 
+    def _compare(self, start: Start, message: Finished) -> None:
+        """The client is told what came through here; an engine that counts otherwise has a fault of its own."""
+        if message.completion_tokens != len(self.failover.tokens):
+            log.warning(
+                "attempt %s: %s counts %d tokens, %d came",
+                start.attempt.id,
+                start.candidate.id,
+                message.completion_tokens,
+                len(self.failover.tokens),
+            )
+
     async def _take(self, start: Start, message: EngineReply, line: ExitStack) -> None:
         match message:
             case Accepted(load=load):
@@ -173,6 +187,7 @@ class ChoiceRunner:
                 self._news.cached(start.candidate, self._request, message.prompt_tokens, message.cached_tokens)
                 await self._on_accepted()
             case Finished():
+                self._compare(start, message)
                 self._news.cached(start.candidate, self._request, self.failover.prompt_tokens, message.cached_tokens)
             case Tokens():
                 self.failover.take(message)

@@ -24,6 +24,9 @@ _DRAIN_S = 0.5
 
 _BROKEN = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError)
 
+_SWEEP_S = 10.0
+"""How often connections that were not used are looked through."""
+
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -193,6 +196,7 @@ class Connections:
         self._idle_most = idle_most
         self._connect_s = connect_s
         self._hosts: dict[Address, _Host] = {}
+        self._swept_at = -_SWEEP_S
 
     @property
     def open(self) -> int:
@@ -211,6 +215,9 @@ class Connections:
         Raises:
             LinkError: none could be made; `sent` is False.
         """
+        if trio.current_time() >= self._swept_at + _SWEEP_S:
+            self._swept_at = trio.current_time()
+            await self.sweep()
         host = self._hosts.setdefault(address, _Host())
         if host.open >= self._most:
             raise LinkError(f"{self._most} connections to {address} are in use", sent=False)

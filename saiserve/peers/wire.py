@@ -64,9 +64,19 @@ class PeerKeys:
     """
 
     def __init__(self, secrets: Sequence[str], cluster: str = "default") -> None:
+        self._cluster = cluster
+        self._keys: list[_Key] = []
+        self.replace(secrets)
+
+    def replace(self, secrets: Sequence[str]) -> None:
+        """Use these secrets from now on; signers and verifiers that share this object follow.
+
+        Raises:
+            ValueError: there is no secret; nothing was changed.
+        """
         if not secrets:
             raise ValueError("nodes cannot talk to each other without a cluster secret")
-        self._keys = [_derive(secret, cluster) for secret in secrets]
+        self._keys = [_derive(secret, self._cluster) for secret in secrets]
 
     @property
     def signing(self) -> _Key:

@@ -72,6 +72,19 @@ def test_while_secrets_rotate_the_first_signs_and_all_verify() -> None:
         RequestVerifier(old, B).check("POST", PATH, signed(keys=both).header)
 
 
+def test_secrets_can_be_replaced_while_the_node_runs() -> None:
+    keys = PeerKeys(["old secret"])
+    verifier, signer = RequestVerifier(keys, B), RequestSigner(keys, "node-a", A)
+    keys.replace(["new secret", "old secret"])
+    header = signer.sign("POST", PATH, b"", B).header
+    assert verifier.check("POST", PATH, header).source == "node-a"
+    with pytest.raises(WireError):
+        RequestVerifier(PeerKeys(["old secret"]), B).check("POST", PATH, header)
+    with pytest.raises(ValueError, match="secret"):
+        keys.replace([])
+    assert keys.signing is not None
+
+
 @given(position=st.integers(0, 200), flip=st.integers(1, 255))
 def test_any_changed_byte_of_a_signature_is_refused(position: int, flip: int) -> None:
     header = bytearray(signed().header)
