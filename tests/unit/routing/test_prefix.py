@@ -34,6 +34,15 @@ def test_an_answer_that_was_begun_is_not_a_turn() -> None:
     assert begun.opening == begun.marks[-1][0]
 
 
+def test_a_greeting_before_the_first_question_belongs_to_the_opening() -> None:
+    greeting = Message(Role.ASSISTANT, (TextPart("How can I help?"),))
+    openings = {
+        read_prefix(replace(base, messages=(greeting, *(base.messages or ()))), SALT).opening
+        for base in (chat("1", "one"), chat("2", "two"), chat("3", "two", "answer", "three"))
+    }
+    assert len(openings) == 2
+
+
 def test_several_user_messages_before_the_first_answer_are_one_opening() -> None:
     user = tuple(Message(Role.USER, (TextPart(text),)) for text in ("rules of the house", "the question"))
     answered = (*user, Message(Role.ASSISTANT, (TextPart("yes"),)), user[1])

@@ -78,6 +78,23 @@ def test_a_full_node_comes_after_one_with_a_free_lane() -> None:
     assert nodes(decide(DEFAULT_CHAIN, fleet, wish())) == ["b", "a"]
 
 
+def test_a_full_node_loses_even_a_long_conversation_to_one_with_a_free_lane() -> None:
+    fleet = [place("a", lanes=1, busy=1.0, held_tokens=8_000), place("b", lanes=16, busy=3.0)]
+    later = wish(prompt_tokens=9_000, history=History(turns=1, previous_tokens=8_000, tokens=8_500))
+    assert nodes(decide(DEFAULT_CHAIN, fleet, later)) == ["b", "a"]
+
+
+def test_one_idle_node_comes_before_a_faster_busy_one() -> None:
+    fleet = [place("a", busy=1.0, prefill_rate=4_000.0), place("b", prefill_rate=100.0), place("c", busy=1.0)]
+    assert nodes(decide(DEFAULT_CHAIN, fleet, wish()))[0] == "b"
+
+
+def test_who_is_within_a_quarter_of_its_lanes_is_inside_and_who_is_beyond_is_not() -> None:
+    fleet = [place("a", lanes=16, busy=2.0), place("b", lanes=16, busy=6.0), place("c", lanes=16, busy=7.0)]
+    bands = {r.candidate.node: r.band for r in decide([load_aware], fleet, wish()).attempts}
+    assert bands == {"a": 0, "b": 0, "c": 1}
+
+
 def test_a_lagging_node_goes_one_band_down_and_not_out() -> None:
     fleet = [place("a", lagging=True), place("b", busy=1.0), place("c", busy=4.0)]
     assert nodes(decide([load_aware], fleet, wish()))[0] == "b"
