@@ -29,6 +29,7 @@ class ErrorKind(enum.Enum):
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     BODY_TOO_LARGE = "body_too_large"
+    BODY_TOO_SLOW = "body_too_slow"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     UPGRADE_REQUIRED = "upgrade_required"
     RATE_LIMITED = "rate_limited"
@@ -71,6 +72,7 @@ ERRORS: dict[ErrorKind, ErrorRow] = {
     ErrorKind.BODY_TOO_LARGE: ErrorRow(
         Fault.CLIENT, 413, "invalid_request_error", "request_too_large", "request_too_large"
     ),
+    ErrorKind.BODY_TOO_SLOW: ErrorRow(Fault.CLIENT, 408, "invalid_request_error", "request_timeout", "timeout_error"),
     ErrorKind.UNSUPPORTED_MEDIA_TYPE: ErrorRow(
         Fault.CLIENT, 415, "invalid_request_error", "unsupported_media_type", "invalid_request_error"
     ),

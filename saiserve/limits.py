@@ -10,6 +10,8 @@ from typing import Final
 # Requests
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest request body; 413 beyond."""
+BODY_SILENCE_S: Final = 30.0
+"""Longest wait for the next piece of a request body; 408 beyond."""
 BODY_BYTES_ON_LOOP: Final = 256 * 1024
 """Larger bodies are decoded on a thread, so that the event loop goes on meanwhile."""
 JSON_DEPTH_MAX: Final = 64
@@ -70,6 +72,8 @@ HEARTBEAT_S: Final = 1.0
 """An idle engine reports at least this often; a busy one after each step."""
 HEARTBEAT_LOST_S: Final = 60.0
 """Silence after which an engine process counts as hung and is killed (a step may be long on a slow machine)."""
+ENGINE_STEP_S: Final = 20.0
+"""Longest silence of an engine process that may still be one long step; its requests count as alive so long."""
 ENGINE_RESTART_FIRST_S: Final = 0.5
 """Wait before the first restart of a crashed engine; doubles each time."""
 ENGINE_RESTART_MAX_S: Final = 60.0

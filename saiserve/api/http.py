@@ -176,7 +176,7 @@ async def read_body(receive: Receive, content_length: str, limit: int) -> bytes:
     """Read a request body of at most `limit` bytes.
 
     Raises:
-        ApiError: 413, at once when `Content-Length` already says so.
+        ApiError: 413, at once when `Content-Length` already says so; 408 after a long silence.
         ClientGone: the client left before the end.
     """
     if content_length.isascii() and content_length.isdigit() and int(content_length[:20]) > limit:
@@ -184,7 +184,10 @@ async def read_body(receive: Receive, content_length: str, limit: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     while True:
-        message = await receive()
+        with trio.move_on_after(limits.BODY_SILENCE_S) as waiting:
+            message = await receive()
+        if waiting.cancelled_caught:
+            raise ApiError(ErrorKind.BODY_TOO_SLOW, "The rest of the body did not come in time.")
         if message["type"] == "http.disconnect":
             raise ClientGone
         chunk = message.get("body", b"")

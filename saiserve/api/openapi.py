@@ -45,7 +45,7 @@ READS: dict[str, str] = {
 """GET routes and what they are for."""
 STREAMING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
 GET_STATUSES = ("400", "401", "404", "405", "500", "503")
-POST_STATUSES = ("400", "401", "404", "405", "413", "415", "429", "500", "502", "503", "504")
+POST_STATUSES = ("400", "401", "404", "405", "408", "413", "415", "429", "500", "502", "503", "504")
 
 _ERROR = {
     "OpenAIError": {
