@@ -113,7 +113,7 @@ class Child:
             for line in lines:
                 text = line[:ERROR_LINE_BYTES_MAX].decode("utf-8", "replace")
                 self._errors.append(text)
-                logger.info("engine %s: %s", self._name, text)
+                logger.debug("engine %s: %s", self._name, text)
 
     def kill(self) -> None:
         """End the process now."""

@@ -14,7 +14,7 @@ from saiserve.engines.llamacpp.binding import KV_TYPES, ContextSettings, LlamaCo
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler
 from saiserve.engines.llamacpp.gguf_file import ModelFile, ModelFileError, read_model_file
 from saiserve.engines.llamacpp.kv import Family
-from saiserve.engines.llamacpp.lanes import lanes_for
+from saiserve.engines.llamacpp.lanes import CELLS_PER_LANE_MIN, lanes_for
 from saiserve.engines.llamacpp.probe import Speeds, measure
 from saiserve.engines.llamacpp.prompting import PromptReader
 from saiserve.engines.llamacpp.protocol import ModelFacts
@@ -29,6 +29,8 @@ SEQUENCES_MAX = 64
 SEQUENCES_MAX_RECURRENT = 16
 """Recurrent state is reserved for each sequence, so there are fewer."""
 BATCH_MAX = 512
+LANES_MIN = 4
+"""Fewer would make a measurement beside busy neighbours last for the engine's life."""
 LONGEST_STEP_S = 5.0
 """On slow machines the batch shrinks to what takes this long, so that cancels and heartbeats come through."""
 BATCH_MIN = 32
@@ -74,10 +76,7 @@ def load_worker(
     except (LoadError, TemplateError, ValueError) as error:
         raise EngineLoadError(f"{path} cannot be served: {error}") from error
     speeds = measure(context, max(vocabulary.special.bos, 0), streams_max=context.sequences_max - 1)
-    lanes_max = context.sequences_max - 1
-    lanes = lanes_for(speeds.stream_rates, cells_total=context.cells_total, lanes_max=lanes_max)
-    if settings.lanes is not None:
-        lanes = max(1, min(settings.lanes, lanes_max))
+    lanes = choose_lanes(settings.lanes, speeds.stream_rates, context.cells_total, context.sequences_max - 1)
     worker = Worker(
         context=context,
         vocabulary=vocabulary,
@@ -104,6 +103,14 @@ def load_worker(
         decode_rate=speeds.stream_rates[1],
         load_s=time.monotonic() - started,
     )
+
+
+def choose_lanes(asked: int | None, stream_rates: dict[int, float], cells_total: int, lanes_max: int) -> int:
+    """Lanes as asked, else by the measured speed floor, but at least `LANES_MIN` where the cache has room."""
+    if asked is not None:
+        return max(1, min(asked, lanes_max))
+    roomy = max(1, min(LANES_MIN, cells_total // CELLS_PER_LANE_MIN, lanes_max))
+    return max(roomy, lanes_for(stream_rates, cells_total=cells_total, lanes_max=lanes_max))
 
 
 def threads_for(asked: int | None) -> int:

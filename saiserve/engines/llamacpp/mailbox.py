@@ -15,17 +15,26 @@ from saiserve.engines.messages import Accepted, Failed, FailureKind, Progress, T
 class Mailbox:
     """A queue whose length is bounded by merging: a late reader gets several tokens in one message."""
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, *, streams: bool = True) -> None:
         self.request_id = request_id
+        self.streams = streams
+        """Whether it awaits a stream and not a single answer."""
         self.accepted = False
+        self.prefilled = 0
+        """Of the last progress heard."""
+        self.heard_at = trio.current_time()
+        """When the last message came, or the request was made."""
         self._messages: deque[msgspec.Struct] = deque()
         self._broken: HopError | None = None
         self._arrived = trio.Event()
 
     def put(self, message: msgspec.Struct) -> None:
         """Add a message; never waits."""
+        self.heard_at = trio.current_time()
         if isinstance(message, Accepted):
             self.accepted = True
+        elif isinstance(message, Progress):
+            self.prefilled = message.prefilled
         full = len(self._messages) >= limits.STREAM_BUFFER_MESSAGES
         last = self._messages[-1] if self._messages else None
         if isinstance(message, Progress) and isinstance(last, Progress):

@@ -1,4 +1,4 @@
-"""Measures a freshly loaded model on this machine: speed of prefill, of one stream, of several; under a second."""
+"""Measures a freshly loaded model on this machine: speed of prefill, of one stream, of several; about a second."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from saiserve.engines.llamacpp.kv import DecodeOutcome, KvCache, Row
 from saiserve.engines.llamacpp.lanes import MEASURE_AT, SPEED_FLOOR
 
-PROBE_S = 0.8
+PROBE_S = 1.5
 """Time after which no further stream count is tried."""
 PREFILL_TOKENS = 64
-STEPS = 3
+STEPS = 5
 """Steps per stream count; the fastest counts, because neighbours only ever slow a step down."""
 
 

@@ -32,6 +32,7 @@ from saiserve.engines.messages import (
     Generate,
     Heartbeat,
     Load,
+    Progress,
     RefusalReason,
     Refused,
     is_terminal,
@@ -39,6 +40,8 @@ from saiserve.engines.messages import (
 
 logger = logging.getLogger("saiserve.engine")
 
+SIGN_OF_LIFE_S = 1.0
+"""Silence on a request after which the supervisor speaks for a process that is alive."""
 STEADY_S = 60.0
 """A process that was ready this long starts the next pauses from the beginning."""
 
@@ -89,6 +92,7 @@ class LlamaEngine:
         self._ready = trio.Event()
         self._emptied = trio.Event()
         self._told = False
+        self._heard_at = 0.0
 
     @property
     def model(self) -> str:
@@ -138,6 +142,7 @@ class LlamaEngine:
             self._begin(child)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._announce, task_status)
+                nursery.start_soon(self._vouch)
                 kind = await child.run(self._receive, self._heartbeat_lost_s)
                 nursery.cancel_scope.cancel()
             how = await child.ended()
@@ -149,8 +154,20 @@ class LlamaEngine:
             self._told = True
             task_status.started(self)
 
+    async def _vouch(self) -> None:
+        """Give signs of life for requests while the process computes one long step and cannot read its socket."""
+        while True:
+            await trio.sleep(SIGN_OF_LIFE_S / 2)
+            now = trio.current_time()
+            if now - self._heard_at > limits.ENGINE_STEP_S:
+                continue
+            for mailbox in self._open.values():
+                if mailbox.streams and now - mailbox.heard_at >= SIGN_OF_LIFE_S:
+                    mailbox.put(Progress(mailbox.request_id, mailbox.prefilled))
+
     def _begin(self, child: Child) -> None:
         self._child = child
+        self._heard_at = trio.current_time()
         self._ready = trio.Event()
         self._load_failed = None
         self._load = Load()
@@ -194,6 +211,7 @@ class LlamaEngine:
         return not self._open
 
     def _receive(self, message: FromProcess) -> None:
+        self._heard_at = trio.current_time()
         match message:
             case Heartbeat():
                 self._load = message.load
@@ -254,7 +272,7 @@ class LlamaEngine:
             self._abandon(mailbox)
 
     def _submit(self, request: Generate | Count | Embed) -> Mailbox:
-        mailbox = Mailbox(request.id)
+        mailbox = Mailbox(request.id, streams=isinstance(request, Generate))
         reason = REFUSED_WHEN.get(self.state)
         if reason is not None or self._child is None:
             mailbox.put(

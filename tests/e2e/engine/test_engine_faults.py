@@ -19,7 +19,18 @@ import trio
 from saiserve.engines.engine import HopError
 from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.supervisor import EngineLoadError, EngineState, LlamaEngine, open_engine
-from saiserve.engines.messages import Count, Failed, FailureKind, Prompt, RefusalReason, Sampling, Tokens
+from saiserve.engines.messages import (
+    Accepted,
+    Count,
+    Failed,
+    FailureKind,
+    Finished,
+    Progress,
+    Prompt,
+    RefusalReason,
+    Sampling,
+    Tokens,
+)
 from tests.e2e.engine.asking import Heard, ask, request, until
 
 pytestmark = pytest.mark.slow
@@ -85,6 +96,19 @@ async def test_a_request_not_accepted_when_the_process_dies_is_a_broken_hop(tiny
             await until(lambda: engine.running == 1)
             os.kill(engine.pid, signal.SIGKILL)
         assert [error.sent for error in broken] == [True]
+
+
+async def test_a_process_in_a_long_step_is_vouched_for(tiny_settings: Settings) -> None:
+    async with open_engine(tiny_settings()) as engine:
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGSTOP)
+        async with engine.generate(request(max_tokens=2)) as replies:
+            with trio.fail_after(5):
+                assert isinstance(await anext(replies), Progress)
+            os.kill(engine.pid, signal.SIGCONT)
+            rest = [reply async for reply in replies]
+        assert any(isinstance(reply, Accepted) for reply in rest)
+        assert isinstance(rest[-1], Finished)
 
 
 async def test_leaving_a_stream_frees_its_lane(tiny_settings: Settings) -> None:
