@@ -26,6 +26,7 @@ class HolderCheck:
         self._decided = decided
         self.verdict: bool | None = None
         self._relays: list[str] = []
+        self._heard_counts_from = 0
         self._sequence = core.expect(self)
 
     def start(self, now: int) -> None:
@@ -34,8 +35,10 @@ class HolderCheck:
         core.statistics.name_checks += 1
         ping = encode_message(Ping(self._sequence, self.name, self.instance))
         request = PingReq(self._sequence, self.name, self.instance, self.address.host, self.address.port)
+        # A probe interval rather than a time-out: taking a live holder's name is worse than a second more.
         timeout = config.ns(config.probe_timeout_s)
-        wait = min(core.health.scale(timeout), max(timeout, config.ns(CHECK_MAX_S)))
+        wait = min(core.health.scale(core.probe_interval_ns), max(timeout, config.ns(CHECK_MAX_S)))
+        self._heard_counts_from = now + timeout // 2
         core.send(self.address, ping)
         core.exchange(self.address, [ping], self, wait)
         for relay in core.some_live(config.indirect_probes, but=self.name):
@@ -63,7 +66,10 @@ class HolderCheck:
         """Wait on: a datagram or a relay may still bring an answer."""
 
     def _ran_out(self, now: int) -> None:
-        self._decide(now, is_alive=False)
+        # No answer came, but anything else the holder sent lately shows it alive as well.
+        entry = self._core.table.get(self.name)
+        heard_at = entry.heard_at if entry is not None and entry.claim.instance == self.instance else None
+        self._decide(now, is_alive=heard_at is not None and heard_at > self._heard_counts_from)
 
     def _decide(self, now: int, *, is_alive: bool) -> None:
         if self.verdict is None:

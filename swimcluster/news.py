@@ -92,7 +92,10 @@ class News:
             return
         if not self._is_plausible(entry, claim):
             return
-        if synced and claim.state is DEAD and (entry.is_live or claim.life > entry.claim.life):
+        if claim.life > entry.claim.life and claim.state is SUSPECT:
+            core.statistics.dropped_unknown += 1  # A life this node has no words of; they will come (P17).
+            return
+        if synced and claim.state is DEAD and entry.is_live and claim.life == entry.claim.life:
             claim, accuser = claim._replace(state=SUSPECT), ""
         if claim == entry.claim and entry.suspicion is not None:
             self._confirm(now, entry, accuser)
