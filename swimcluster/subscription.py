@@ -46,13 +46,13 @@ class Subscription:
             self._lost += 1
             return
         self._queue.append(event)
-        self._readers.unpark()
+        self._readers.unpark_all()
 
     def put_back(self, event: Event) -> None:
         """Make an event the next one again, for a reader that took it and was cancelled before it could use it."""
         if not self._closed:
             self._queue.appendleft(event)
-            self._readers.unpark()
+            self._readers.unpark_all()
 
     def close(self) -> None:
         """End the iteration, dropping what is queued."""
@@ -74,11 +74,11 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Event:
-        await trio.lowlevel.checkpoint_if_cancelled()
+        # The checkpoint comes first: nothing may happen between taking an event and giving it to the reader.
+        await trio.lowlevel.checkpoint()
         while not self._closed:
             event = self._take()
             if event is not None:
-                await trio.lowlevel.cancel_shielded_checkpoint()
                 return event
             await self._readers.park()
         raise StopAsyncIteration

@@ -1,0 +1,174 @@
+"""asyncio and thread programs get the same cluster: the same errors, working timeouts, no event lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from swimcluster import (
+    Address,
+    ClosedError,
+    Config,
+    ExchangeError,
+    JoinError,
+    MemberJoined,
+    MetadataChanged,
+    NameInUseError,
+    PayloadTooLargeError,
+    Snapshot,
+)
+from swimcluster.threaded import open_asyncio_cluster, open_cluster
+
+ANYWHERE = Address("127.0.0.1", 0)
+
+
+def config(name: str, *seeds: Address, **overrides: Any) -> Config:
+    return Config.local(name=name, bind=ANYWHERE, seeds=seeds, insecure=True, **overrides)
+
+
+def in_asyncio(body: Callable[[], Awaitable[None]]) -> None:
+    """Run a coroutine on asyncio in a thread of its own, as the tests themselves run on trio or plainly."""
+
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await body()
+
+    asyncio.run(main())
+
+
+def test_threads_join_wait_ask_and_read_events() -> None:
+    def shout(sender: str, payload: bytes) -> bytes:
+        return threading.current_thread().name.encode() and payload.upper()
+
+    with open_cluster(config("a"), on_request=shout) as a, a.subscribe() as events:
+        assert isinstance(events.get(timeout_s=5), Snapshot)
+        with pytest.raises(TimeoutError):
+            events.get(timeout_s=0.05)
+        with open_cluster(config("b", a.local.address), metadata=b"of b") as b:
+            assert [member.name for member in b.wait_for(lambda found: len(found) == 2, timeout_s=10)] == ["a", "b"]
+            joined = events.get(timeout_s=10)
+            assert isinstance(joined, MemberJoined)
+            assert joined.member.metadata == b"of b"
+            assert b.request("a", b"question", timeout_s=10) == b"QUESTION"
+            with pytest.raises(ExchangeError):
+                b.request("nobody", b"?", timeout_s=10)
+            with pytest.raises(PayloadTooLargeError):
+                b.set_metadata(b"x" * 513)
+            b.set_metadata(b"new")
+            while not isinstance(event := events.get(timeout_s=10), MetadataChanged):
+                pass
+            assert event.member.metadata == b"new"
+            with pytest.raises(TimeoutError):
+                b.wait_for(lambda found: len(found) == 9, timeout_s=0.05)
+            assert a.statistics().members_live == 2
+        a.wait_for(lambda found: len(found) == 1, timeout_s=10)
+    for use in (lambda: a.members, lambda: a.wait_for(lambda found: True), a.subscribe):
+        with pytest.raises(ClosedError):
+            use()
+
+
+def test_many_threads_may_call_at_once() -> None:
+    faults: list[BaseException] = []
+
+    with open_cluster(config("a")) as a:
+
+        def work() -> None:
+            try:
+                for number in range(50):
+                    a.set_vitals(b"%d" % number)
+                    assert [member.name for member in a.members] == ["a"]
+            except BaseException as error:  # noqa: BLE001 - shown by the test
+                faults.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert faults == []
+
+
+def test_iteration_in_a_thread_ends_when_the_cluster_closes() -> None:
+    seen: list[object] = []
+    with open_cluster(config("a")) as a:
+        events = a.subscribe()
+        thread = threading.Thread(target=lambda: seen.extend(events))
+        thread.start()
+        time.sleep(0.1)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert isinstance(seen[0], Snapshot)
+
+
+def test_a_held_name_is_raised_by_open_cluster_in_the_programs_own_thread() -> None:
+    with open_cluster(config("a")) as a, open_cluster(config("b", a.local.address)) as b:
+        b.wait_for(lambda found: len(found) == 2, timeout_s=10)
+        with pytest.raises(NameInUseError, match="'b'"), open_cluster(config("b", a.local.address), join_wait_s=30):
+            pytest.fail("the body must not begin")
+        with pytest.raises(JoinError):
+            b.join([Address("127.0.0.1", 9)], timeout_s=30)
+
+
+def test_asyncio_joins_waits_asks_and_reads_events() -> None:
+    async def body() -> None:
+        loops: list[object] = []
+
+        async def shout(sender: str, payload: bytes) -> bytes:
+            loops.append(asyncio.get_running_loop())
+            await asyncio.sleep(0.01)
+            return payload.upper()
+
+        async with open_asyncio_cluster(config("a"), on_request=shout) as a, a.subscribe() as events:
+            assert isinstance(await anext(events), Snapshot)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await anext(events)
+            async with open_asyncio_cluster(config("b", a.local.address)) as b:
+                assert isinstance(await anext(events), MemberJoined)
+                await b.wait_for(lambda found: len(found) == 2)
+                assert await b.request("a", b"question") == b"QUESTION"
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await b.wait_for(lambda found: len(found) == 9)
+            await a.wait_for(lambda found: len(found) == 1)
+        assert loops == [asyncio.get_running_loop()]
+        with pytest.raises(ClosedError):
+            _ = a.members
+
+    in_asyncio(body)
+
+
+def test_a_reader_cancelled_again_and_again_misses_nothing() -> None:
+    async def body() -> None:
+        async with open_asyncio_cluster(config("a")) as a, open_asyncio_cluster(config("b", a.local.address)) as b:
+            await b.wait_for(lambda found: len(found) == 2)
+            async with b.subscribe() as events:
+                await anext(events)
+                heard = b""
+                for number in range(30):
+                    a.send("b", b"%02d" % number)
+                deadline = time.monotonic() + 20
+                while heard.count(b",") < 30 and time.monotonic() < deadline:
+                    try:
+                        async with asyncio.timeout(0.0005):
+                            heard += getattr(await anext(events), "payload", b"") + b","
+                    except TimeoutError:
+                        continue
+                numbers = [part for part in heard.split(b",") if part]
+                assert numbers == [b"%02d" % number for number in range(30)]
+
+    in_asyncio(body)
+
+
+def test_an_error_of_the_asyncio_body_comes_out_as_itself() -> None:
+    async def body() -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with open_asyncio_cluster(config("a")):
+                raise ZeroDivisionError
+
+    in_asyncio(body)
