@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from saiserve.engines.llamacpp import prefix_cache
 from saiserve.engines.llamacpp.kv import Family
-from tests.fakes.engine_checks import check_everything
+from saiserve.engines.llamacpp.prefix_cache import PrefixCache
+from saiserve.engines.llamacpp.reuse import ReuseKind
+from tests.fakes import engine_checks
 from tests.fakes.engine_loop import Loop, job, make_loop
+from tests.fakes.kv import WrongPrefixError
 
 FAMILIES = [Family.FULL, Family.WINDOW, Family.RECURRENT]
 
@@ -49,9 +53,9 @@ def play(loop: Loop, rng: random.Random, rounds: int) -> None:
         done = [name for name in loop.ended if name in loop.answers]
         spoken += [[*loop.jobs[name].tokens, *loop.answers.pop(name)] for name in done]
         if count % 8 == 0:
-            check_everything(loop)
+            engine_checks.check_everything(loop)
     loop.run()
-    check_everything(loop)
+    engine_checks.check_everything(loop)
     assert set(loop.ended) == set(loop.jobs), "somebody starved"
     assert loop.scheduler.load().busy == loop.scheduler.load().queued == 0
 
@@ -83,3 +87,38 @@ def test_no_life_computes_on_a_wrong_prefix_loses_a_job_or_leaks_a_cell(
         pins=rng.random() < 0.7,
     )
     play(loop, rng, 120)
+
+
+def lives_until_wrong(family: Family, seeds: int) -> int:
+    """How many of so many lives compute on a wrong prefix."""
+    wrong = 0
+    for seed in range(seeds):
+        loop = make_loop(
+            family,
+            cells=200,
+            sequences=8,
+            window=8 if family is Family.WINDOW else 0,
+            lanes=3,
+            batch_max=32,
+            hot_cells_max=2000,
+            queue_max=30,
+        )
+        try:
+            play(loop, random.Random(seed), 80)
+        except WrongPrefixError:
+            wrong += 1
+    return wrong
+
+
+def test_the_fake_sees_what_happens_without_gate_and_pin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrefixCache, "_pin", lambda self, held: None)
+    monkeypatch.setattr(engine_checks, "check_everything", lambda loop: None)
+    with_gate = lives_until_wrong(Family.WINDOW, 12)  # not 0: a shared start can survive what follows it
+    monkeypatch.setattr(prefix_cache, "passes_gate", lambda *_: True)
+    assert lives_until_wrong(Family.WINDOW, 12) > max(2, with_gate)
+
+
+def test_the_fake_sees_what_happens_when_a_state_is_cut_without_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_cache, "passes_gate", lambda *_: True)
+    monkeypatch.setitem(prefix_cache.KINDS, Family.RECURRENT, ReuseKind.PINNED)
+    assert lives_until_wrong(Family.RECURRENT, 12) > 2
