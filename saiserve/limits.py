@@ -98,3 +98,35 @@ SUSPECT_FINGERPRINTS_MAX: Final = 1_024
 """Fingerprints of requests that crashed engines, kept in quarantine."""
 QUARANTINE_S: Final = 3_600.0
 """How long a fingerprint that crashed two engines is refused."""
+
+# Routing and the fleet's view
+METADATA_BYTES_MAX: Final = 512
+"""What a node says of itself in membership packets; what does not fit is fetched whole."""
+VITALS_BYTES_MAX: Final = 128
+"""A node's load in membership packets."""
+FACTS_BYTES_MAX: Final = 1024 * 1024
+"""A node's facts, whole, as fetched from it."""
+PREFIX_MARKS_FIRST: Final = 32
+"""Marks kept from the head of a long conversation: they place it."""
+PREFIX_MARKS_LAST: Final = 96
+"""Marks kept from its tail: they find its last turn."""
+HELD_MARKS_MAX: Final = 65_536
+"""Prefix marks whose holders an entry node remembers; the least recently noted go first."""
+HELD_HOLDERS_MAX: Final = 8
+"""Holders remembered for one mark."""
+HELD_S: Final = 900.0
+"""How long a holder is believed without news."""
+VITALS_STALE_S: Final = 5.0
+"""Age of a load report from which its node goes one band down."""
+LOOP_LAG_S: Final = 1.0
+"""Lag of a node's event loop from which it goes one band down."""
+HOLDER_DOWN_S: Final = 600.0
+"""How long the models of a dead member answer 503 rather than 404."""
+HOLDER_LEFT_S: Final = 60.0
+"""The same for a member that left."""
+ROUTE_RETRY_AFTER_S: Final = 5.0
+"""`Retry-After` of a refusal by routing."""
+ROUTES_MAX: Final = 1_024
+"""Configured routes."""
+DRAFT_ROUNDS_MAX: Final = 8
+"""How often one strategy may let a held draft run on before it must decide."""

@@ -12,10 +12,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-METADATA_BYTES_MAX = 512
-VITALS_BYTES_MAX = 128
-FACTS_BYTES_MAX = 1024 * 1024
-"""Largest full facts accepted from `GET /cluster/facts`."""
+from saiserve.limits import FACTS_BYTES_MAX, METADATA_BYTES_MAX, VITALS_BYTES_MAX
+
 PROTOCOL_VERSION = 1
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

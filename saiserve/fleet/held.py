@@ -7,14 +7,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from saiserve.limits import HELD_HOLDERS_MAX, HELD_MARKS_MAX, HELD_S
 from saiserve.routing.prefix import Mark
 
-HELD_MARKS_MAX = 65_536
-"""Marks remembered; the least recently noted go first."""
-HELD_HOLDERS_MAX = 8
-"""Candidates remembered per mark; a head that everybody holds needs no longer list."""
-HELD_S = 900.0
-"""How long a placement is believed without news."""
 SECOND = 1_000_000_000
 
 

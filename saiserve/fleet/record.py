@@ -6,17 +6,9 @@ from dataclasses import dataclass, field
 
 from saiserve.fleet.facts import ModelFact, ModelState, NodeFacts, NodeVitals
 from saiserve.fleet.load_ledger import SECOND, EffectiveLoad
+from saiserve.limits import HOLDER_DOWN_S, HOLDER_LEFT_S, LOOP_LAG_S, VITALS_STALE_S
 from saiserve.routing.candidate import Residence
 from swimcluster.member import Member, MemberState, Reachability
-
-VITALS_STALE_S = 5.0
-"""Vitals older than this say nothing any more: the node goes one band down."""
-LOOP_LAG_MS = 1_000
-"""A node whose event loop lags this much goes one band down."""
-DOWN_S = 600.0
-"""How long the models of a dead member stay known: 503 with Retry-After until then, 404 after."""
-LEFT_S = 60.0
-"""The same for a member that left: long enough for a restart."""
 
 _RESIDENCE = {
     ModelState.READY: Residence.READY,
@@ -56,7 +48,7 @@ class NodeRecord:
     @property
     def retention(self) -> int:
         """Nanoseconds for which its models stay known after it went."""
-        return int((LEFT_S if self.has_left else DOWN_S) * SECOND)
+        return int((HOLDER_LEFT_S if self.has_left else HOLDER_DOWN_S) * SECOND)
 
     @property
     def is_reachable(self) -> bool:
@@ -91,6 +83,6 @@ class NodeRecord:
             return "no load report yet"
         if self.vitals is not None and (now - self.vitals_at) / SECOND > VITALS_STALE_S:
             return "old load report"
-        if self.vitals is not None and self.vitals.loop_lag_ms >= LOOP_LAG_MS:
+        if self.vitals is not None and self.vitals.loop_lag_ms >= LOOP_LAG_S * 1_000:
             return "its event loop lags"
         return ""

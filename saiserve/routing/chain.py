@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 
 from saiserve.errors import ErrorKind
+from saiserve.limits import DRAFT_ROUNDS_MAX, ROUTE_RETRY_AFTER_S
 from saiserve.routing.ask import Ask, Keep, More, Reply
 from saiserve.routing.candidate import Candidate, RoutingRequest
 from saiserve.routing.decision import Decision, Refusal, Step
@@ -13,9 +14,6 @@ from saiserve.routing.slate import Slate, is_lawful
 
 Strategy = Callable[[Slate, RoutingRequest], Slate | Ask]
 """Looks at a slate and a request and returns a narrower or better ordered slate, or asks a model first."""
-
-DRAFT_ROUNDS_MAX = 8
-"""How often one strategy may say `More` before its `if_failed` is taken."""
 
 
 class StrategyError(Exception):
@@ -134,9 +132,7 @@ def _nobody_left(slate: Slate) -> Refusal:
         return Refusal(ErrorKind.MODEL_NOT_FOUND, "no member of this cluster holds the model")
     last = slate.dropped[-1]
     return Refusal(
-        ErrorKind.MODEL_UNAVAILABLE, f"nothing can serve this request now: {last.reason} ({last.by})", RETRY_AFTER_S
+        ErrorKind.MODEL_UNAVAILABLE,
+        f"nothing can serve this request now: {last.reason} ({last.by})",
+        ROUTE_RETRY_AFTER_S,
     )
-
-
-RETRY_AFTER_S = 5.0
-"""`Retry-After` where nothing better is known."""

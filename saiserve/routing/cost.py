@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from saiserve.errors import ErrorKind
+from saiserve.limits import ROUTE_RETRY_AFTER_S
 from saiserve.routing.candidate import Candidate, Placement, RoutingRequest
 from saiserve.routing.chain import Strategy
 from saiserve.routing.decision import Refusal
@@ -36,7 +37,7 @@ def cost_profile(
         able = slate.keep(lambda c: price[c.id] <= ceiling, lambda c: f"would cost {price[c.id]:.4f}")
         if not able.ranked:
             message = f"every place that could serve this now would cost more than the ceiling of {ceiling:g}"
-            return able.refuse(Refusal(ErrorKind.MODEL_UNAVAILABLE, message, 5.0))
+            return able.refuse(Refusal(ErrorKind.MODEL_UNAVAILABLE, message, ROUTE_RETRY_AFTER_S))
         return able.split(
             lambda c: sum(price[c.id] > bound for bound in bounds),
             lambda c: f"costs {price[c.id]:.4f}" if price[c.id] else "free",

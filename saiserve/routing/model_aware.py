@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from saiserve.errors import ErrorKind
+from saiserve.limits import ROUTE_RETRY_AFTER_S
 from saiserve.routing.candidate import Candidate, Residence, RoutingRequest
-from saiserve.routing.chain import RETRY_AFTER_S
 from saiserve.routing.decision import Refusal
 from saiserve.routing.slate import Slate
 
@@ -55,5 +55,5 @@ def _unavailable(known: Slate, request: RoutingRequest) -> Refusal:
     return Refusal(
         ErrorKind.MODEL_UNAVAILABLE,
         f"the model {request.model!r} is known here but cannot be served now ({', '.join(reasons)}): try again shortly",
-        RETRY_AFTER_S,
+        ROUTE_RETRY_AFTER_S,
     )

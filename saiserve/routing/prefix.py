@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from blake3 import blake3
 
 from saiserve.chat.request import GenerationRequest, ImagePart, Message, Role, TextPart, Tool
+from saiserve.limits import PREFIX_MARKS_FIRST, PREFIX_MARKS_LAST
 from saiserve.routing.candidate import History
 
 MARK_BYTES = 16
@@ -25,9 +26,6 @@ FIRST_DEPTH_BYTES = 1024
 """Messages longer than this get marks inside, at this depth and each doubling of it."""
 SCAFFOLD_TOKENS = 256
 """The least a shared head must measure to steer placement."""
-MARKS_FIRST = 32
-MARKS_LAST = 96
-"""A chain longer than MARKS_FIRST + MARKS_LAST loses its middle: the head places, the tail finds the last turn."""
 
 Mark = tuple[bytes, int]
 """(digest, estimated tokens up to there)."""
@@ -172,6 +170,7 @@ def _completion(chain: _Chain, request: GenerationRequest) -> Prefix:
 
 
 def _thinned(marks: list[Mark]) -> tuple[Mark, ...]:
-    if len(marks) <= MARKS_FIRST + MARKS_LAST:
+    """A long chain without its middle: the head places the request, the tail finds its last turn."""
+    if len(marks) <= PREFIX_MARKS_FIRST + PREFIX_MARKS_LAST:
         return tuple(marks)
-    return tuple(marks[:MARKS_FIRST] + marks[-MARKS_LAST:])
+    return tuple(marks[:PREFIX_MARKS_FIRST] + marks[-PREFIX_MARKS_LAST:])

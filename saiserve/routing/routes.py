@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saiserve.errors import SettingsError
+from saiserve.limits import ROUTES_MAX
 from saiserve.routing.chain import Strategy
 from saiserve.routing.default import DEFAULT_CHAIN
 from saiserve.routing.registry import Registry
 
-ROUTES_MAX = 1_024
 _KEYS = {"models", "fallbacks", "upstreams", "chain"}
 
 

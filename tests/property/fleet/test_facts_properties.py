@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saiserve.fleet.facts import (
-    METADATA_BYTES_MAX,
-    VITALS_BYTES_MAX,
     FactsError,
     ModelFact,
     ModelState,
@@ -22,6 +20,7 @@ from saiserve.fleet.facts import (
     encode_metadata,
     encode_vitals,
 )
+from saiserve.limits import METADATA_BYTES_MAX, VITALS_BYTES_MAX
 
 small, count = st.integers(0, 2**16 - 1), st.integers(0, 2**53)
 models = st.builds(

@@ -7,8 +7,6 @@ import pytest
 
 from saiserve.fleet.facts import (
     CAPABILITIES,
-    METADATA_BYTES_MAX,
-    VITALS_BYTES_MAX,
     FactsError,
     ModelFact,
     ModelState,
@@ -23,6 +21,7 @@ from saiserve.fleet.facts import (
     encode_metadata,
     encode_vitals,
 )
+from saiserve.limits import METADATA_BYTES_MAX, VITALS_BYTES_MAX
 
 
 def model(name: str) -> ModelFact:

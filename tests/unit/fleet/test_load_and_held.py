@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saiserve.engines.messages import Load
-from saiserve.fleet.held import HELD_HOLDERS_MAX, HELD_S, HeldPrefixes
+from saiserve.fleet.held import HeldPrefixes
 from saiserve.fleet.load_ledger import REPLY_LAG_S, SECOND, VITALS_LAG_S, LoadLedger
+from saiserve.limits import HELD_HOLDERS_MAX, HELD_S
 from saiserve.routing.homes import Holder, home_order
 from swimcluster.member import MemberState
 

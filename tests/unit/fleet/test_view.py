@@ -20,8 +20,8 @@ from saiserve.fleet.facts import (
     encode_vitals,
 )
 from saiserve.fleet.load_ledger import SECOND as S
-from saiserve.fleet.record import DOWN_S, LEFT_S, VITALS_STALE_S
 from saiserve.fleet.view import FleetView, UpstreamModel, candidate_id
+from saiserve.limits import HOLDER_DOWN_S, HOLDER_LEFT_S, VITALS_STALE_S
 from saiserve.routing.candidate import Candidate, Placement, Residence, RoutingRequest
 from saiserve.routing.chain import decide
 from saiserve.routing.decision import Decision
@@ -120,7 +120,7 @@ def test_a_member_that_vanished_is_down_for_a_while_and_then_unknown() -> None:
     view.update_members(20 * S, [])
     assert view.is_gone("b")
     assert only(view).note == "down"
-    view.update_members(20 * S + int(DOWN_S * S) + 1, [])
+    view.update_members(20 * S + int(HOLDER_DOWN_S * S) + 1, [])
     refusal = outcome(view).refusal
     assert refusal is not None
     assert refusal.kind is ErrorKind.MODEL_NOT_FOUND
@@ -128,7 +128,7 @@ def test_a_member_that_vanished_is_down_for_a_while_and_then_unknown() -> None:
 
 def test_a_member_that_left_is_forgotten_sooner() -> None:
     view = view_of(member("b", state=MemberState.LEFT))
-    view.update_members(10 * S + int(LEFT_S * S) + 1, [])
+    view.update_members(10 * S + int(HOLDER_LEFT_S * S) + 1, [])
     assert view.candidates(11 * S, wish()) == ()
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from saiserve.chat.request import GenerationRequest, ImagePart, Message, Role, TextPart, Tool, ToolCall
 from saiserve.engines.messages import Constraint, Sampling
+from saiserve.limits import PREFIX_MARKS_FIRST, PREFIX_MARKS_LAST
 from saiserve.routing.describe import describe, traits_of
-from saiserve.routing.prefix import MARKS_FIRST, MARKS_LAST, prefix_marks, read_prefix
+from saiserve.routing.prefix import prefix_marks, read_prefix
 from tests.unit.routing.simulated_fleet import chat
 
 SALT = b"salt"
@@ -102,7 +103,7 @@ def test_the_order_of_keys_in_a_tools_schema_does_not_show() -> None:
 def test_a_very_long_conversation_keeps_its_head_and_tail() -> None:
     turns = [f"turn {number}" for number in range(1_001)]
     marks = prefix_marks(chat("1", *turns), SALT)
-    assert len(marks) == MARKS_FIRST + MARKS_LAST
+    assert len(marks) == PREFIX_MARKS_FIRST + PREFIX_MARKS_LAST
     following = prefix_marks(chat("2", *turns, "answer", "question"), SALT)
     assert marks[-1] in following
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from saiserve.errors import SettingsError
+from saiserve.limits import ROUTES_MAX
 from saiserve.routing.chain import decide, strategy_name
 from saiserve.routing.default import DEFAULT_CHAIN
 from saiserve.routing.describe import describe
 from saiserve.routing.registry import BUILT_IN, Registry, installed
-from saiserve.routing.routes import ROUTES_MAX, read_routes
+from saiserve.routing.routes import read_routes
 from tests.unit.routing.places import place, upstream, wish
 from tests.unit.routing.simulated_fleet import chat
 

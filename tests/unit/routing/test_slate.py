@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from saiserve.errors import ErrorKind
+from saiserve.limits import DRAFT_ROUNDS_MAX
 from saiserve.routing.ask import Ask, Keep, More, Question, Reply
 from saiserve.routing.candidate import RoutingRequest
-from saiserve.routing.chain import DRAFT_ROUNDS_MAX, Strategy, StrategyError, decide, route
+from saiserve.routing.chain import Strategy, StrategyError, decide, route
 from saiserve.routing.decision import Decision, Dropped, Ranked, Refusal
 from saiserve.routing.slate import Slate, is_lawful
 from tests.unit.routing.places import place, upstream, wish
