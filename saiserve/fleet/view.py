@@ -135,10 +135,11 @@ class FleetView:
         """A candidate accepted a request with these marks and so holds them from now on.
 
         `cached_tokens` is what it had of them before, by its own count: the truth that beliefs are counted against
-        (`held_right`, `held_wrong`).
+        (`held_right`, `held_wrong`). A prompt it was already known to have whole tells nothing and is not counted, so
+        that a second word about one request does no harm.
         """
         believed = self._held.tokens(now, marks).get(candidate, 0)
-        if believed:
+        if marks and 0 < believed < marks[-1][1]:
             self.held_right += cached_tokens * 2 >= believed
             self.held_wrong += cached_tokens * 2 < believed
         self._held.note(now, marks, candidate)

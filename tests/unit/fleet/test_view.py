@@ -269,8 +269,8 @@ def test_the_state_shows_every_member_with_load_machine_and_the_way_to_it() -> N
 
 def test_beliefs_about_caches_are_counted_against_the_truth() -> None:
     view = view_of(member("b"))
-    for cached in (0, 10, 0):
-        view.note_held(10 * S, ((b"mark", 10),), "small@b", cached)
+    for cached, turn in ((0, b"1"), (10, b"2"), (0, b"3"), (0, b"3")):
+        view.note_held(10 * S, ((b"mark", 10), (turn, 20)), "small@b", cached)
     assert (view.held_right, view.held_wrong) == (1, 1)
     view.note_miss(((b"mark", 10),), "small@b")
     assert view.candidates(10 * S, wish(marks=((b"mark", 10),)))[0].held_tokens == 0
