@@ -1,0 +1,152 @@
+"""Frames, model files and mailboxes: what is whole passes, what is damaged is named, nothing grows without bound."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saiserve import limits
+from saiserve.engines.engine import HopError
+from saiserve.engines.frames import FrameDecoder, FrameError, encode_frame
+from saiserve.engines.llamacpp.child import describe_end, passed_environment
+from saiserve.engines.llamacpp.gguf_file import ModelFileError, read_model_file
+from saiserve.engines.llamacpp.loading import choose_lanes, kv_bytes
+from saiserve.engines.llamacpp.mailbox import Mailbox
+from saiserve.engines.llamacpp.protocol import FromProcess
+from saiserve.engines.messages import Accepted, Failed, FailureKind, Finished, FinishReason, Progress, Tokens
+from tests.fixtures import tiny_models
+
+MESSAGES = [
+    Accepted("a", 5, 2),
+    Progress("a", 3),
+    Tokens("a", (1, 2), b"\xc3\xa9"),
+    Finished("a", FinishReason.STOP, 2),
+    Failed("a", FailureKind.CRASH, "x"),
+]
+
+
+@given(st.lists(st.sampled_from(MESSAGES), max_size=20), st.integers(0, 2**32))
+def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(messages: list[FromProcess], seed: int) -> None:
+    stream = b"".join(map(encode_frame, messages))
+    cuts = random.Random(seed)
+    decoder: FrameDecoder[FromProcess] = FrameDecoder(FromProcess)
+    found: list[FromProcess] = []
+    at = 0
+    while at < len(stream):
+        size = cuts.randrange(1, 40)
+        found += decoder.feed(stream[at : at + size])
+        at += size
+    assert found == messages
+    assert decoder.pending_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x01\xc1", b"\x00\x00\x00\x02\x91\x01", b"\x00\x00\x00\x00"]
+)
+def test_what_is_no_frame_is_an_error(data: bytes) -> None:
+    with pytest.raises(FrameError):
+        FrameDecoder(FromProcess).feed(data)
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_never_do_more_than_raise(data: bytes) -> None:
+    with contextlib.suppress(FrameError):
+        FrameDecoder(FromProcess).feed(data)
+
+
+def test_a_whole_file_is_read(tiny: Callable[[str], Path]) -> None:
+    for name in tiny_models.MODELS:
+        file = read_model_file(tiny(name))
+        assert file.chat_template == tiny_models.TEMPLATE
+        assert file.architecture in name or name.startswith(file.architecture)
+        assert kv_bytes(file, 1000, "f16") >= 0
+
+
+def test_the_cache_estimate_is_the_cache_s_size(tiny: Callable[[str], Path]) -> None:
+    shape = tiny_models.Shape()
+    expected = shape.layers * shape.kv_heads * 2 * shape.head * 1000 * 2
+    assert kv_bytes(read_model_file(tiny("llama")), 1000, "f16") == expected
+
+
+def test_every_cut_of_a_file_is_noticed(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    data = tiny("llama").read_bytes()
+    path = tmp_path / "cut.gguf"
+    for size in [*range(0, 400, 7), *range(400, len(data), 1999), len(data) - 1]:
+        path.write_bytes(data[:size])
+        with pytest.raises(ModelFileError, match=r"cut\.gguf"):
+            read_model_file(path)
+
+
+def test_no_flipped_byte_of_the_header_does_more_than_raise(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    data = bytearray(tiny("llama").read_bytes())
+    path = tmp_path / "flipped.gguf"
+    sentences = []
+    for at in range(0, 6000, 13):
+        data[at] ^= 0xFF
+        path.write_bytes(data)
+        data[at] ^= 0xFF
+        try:
+            read_model_file(path)
+        except ModelFileError as error:
+            sentences.append(str(error))
+    assert len(sentences) > 20
+    assert not any("\n" in sentence for sentence in sentences)
+
+
+async def test_a_late_reader_gets_every_token_in_a_bounded_number_of_messages() -> None:
+    mailbox = Mailbox("a")
+    mailbox.put(Accepted("a", 1))
+    for token in range(10_000):
+        mailbox.put(Tokens("a", (token,), b"x"))
+    mailbox.put(Finished("a", FinishReason.LENGTH, 10_000))
+    heard = [await mailbox.get()]
+    while not isinstance(heard[-1], Finished):
+        heard.append(await mailbox.get())
+    assert len(heard) <= limits.STREAM_BUFFER_MESSAGES + 2
+    tokens = [one for one in heard if isinstance(one, Tokens)]
+    assert [token for one in tokens for token in one.ids] == list(range(10_000))
+    assert sum(len(one.data) for one in tokens) == 10_000
+
+
+async def test_the_end_of_a_process_is_a_failure_once_accepted_and_a_broken_hop_before() -> None:
+    accepted, fresh = Mailbox("a"), Mailbox("b")
+    accepted.put(Accepted("a", 1))
+    for mailbox in (accepted, fresh):
+        mailbox.process_ended(FailureKind.CRASH, "it fell")
+    assert isinstance(await accepted.get(), Accepted)
+    assert await accepted.get() == Failed("a", FailureKind.CRASH, "it fell")
+    with pytest.raises(HopError, match="it fell"):
+        await fresh.get()
+
+
+def test_ends_are_told_in_words() -> None:
+    assert describe_end(-11, ["a", "b", ""]) == "the engine process was ended by SIGSEGV (b)"
+    assert describe_end(4, []) == "the engine process ended with status 4"
+    assert "signal 99" in describe_end(-99, [])
+
+
+def test_only_harmless_environment_is_passed_on() -> None:
+    passed = passed_environment({"PATH": "/bin", "API_KEY": "k", "OMP_NUM_THREADS": "1", "HF_TOKEN": "t", "X": "y"})
+    assert set(passed) == {"PATH", "OMP_NUM_THREADS", "PYTHONPATH"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "rates", "cells", "lanes"),
+    [
+        (None, {1: 100.0, 2: 10.0}, 16_384, 4),
+        (None, {1: 100.0, 2: 90.0, 4: 80.0, 8: 60.0}, 16_384, 8),
+        (None, {1: 100.0, 2: 10.0}, 1024, 2),
+        (1, {1: 100.0}, 16_384, 1),
+        (500, {1: 100.0}, 16_384, 63),
+    ],
+)
+def test_lanes_are_as_asked_or_as_measured_but_four_where_they_fit(
+    asked: int | None, rates: dict[int, float], cells: int, lanes: int
+) -> None:
+    assert choose_lanes(asked, rates, cells, 63) == lanes
