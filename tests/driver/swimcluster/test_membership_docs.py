@@ -1,0 +1,92 @@
+"""The pages about membership are true: the quickstart runs as printed, every public name and setting is described."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import trio
+
+import swimcluster
+from swimcluster import Config, Statistics
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs" / "swimcluster"
+
+
+def code_blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
+
+
+def test_the_reference_describes_every_public_name_setting_and_statistic() -> None:
+    text = (DOCS / "reference.md").read_text()
+    missing = [
+        name for name in swimcluster.__all__ if name not in {"Event", "ExchangeHandler"} and f"`{name}`" not in text
+    ]
+    missing += [field.name for kind in (Config, Statistics) for field in fields(kind) if f"`{field.name}`" not in text]
+    assert missing == [], "run python tools/swimcluster_reference.py"
+
+
+def test_the_quickstart_fits_fifteen_lines() -> None:
+    (program,) = code_blocks("quickstart.md", "python")
+    assert len(program.splitlines()) <= 15
+
+
+def test_the_security_page_begins_with_what_it_does_not_do() -> None:
+    lines = [line for line in (DOCS / "security.md").read_text().splitlines() if line]
+    assert "does not encrypt" in lines[1]
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+def test_every_python_block_parses_and_every_link_leads_somewhere(page: str) -> None:
+    for block in code_blocks(page, "python"):
+        if page != "reference.md":
+            compile(block, page, "exec", flags=0x2000)  # ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    for target in re.findall(r"\]\(([^)#]+)\)", (DOCS / page).read_text()):
+        assert "://" in target or (DOCS / target).exists(), target
+
+
+@pytest.mark.slow
+async def test_the_quickstart_runs_as_printed(tmp_path: Path) -> None:
+    (program,) = code_blocks("quickstart.md", "python")
+    (tmp_path / "node.py").write_text(program)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    async def start(*arguments: str) -> trio.Process:
+        command = [sys.executable, str(tmp_path / "node.py"), *arguments]
+        return await trio.lowlevel.open_process(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        )
+
+    async def read_until(process: trio.Process, text: bytes) -> None:
+        assert process.stdout is not None
+        seen = b""
+        with trio.fail_after(30):
+            while text not in seen:
+                piece = await process.stdout.receive_some()
+                assert piece, seen
+                seen += piece
+
+    seed = "127.0.0.1:7001"
+    first = await start("a", seed)
+    await read_until(first, b"Snapshot a:ALIVE")
+    second = await start("b", "127.0.0.1:7002", seed)
+    await read_until(first, b"MemberJoined a:ALIVE b:ALIVE")
+    second.send_signal(signal.SIGINT)
+    await read_until(first, b"MemberLeft a:ALIVE")
+    third = await start("b", "127.0.0.1:7003", seed)
+    await read_until(first, b"MemberJoined a:ALIVE b:ALIVE")
+    third.kill()
+    await read_until(first, b"MemberSuspected a:ALIVE b:SUSPECT")
+    await read_until(first, b"MemberDied a:ALIVE")
+    first.kill()
+    for process in (first, second, third):
+        await process.wait()
+        assert process.stdout is not None
+        await process.stdout.aclose()
