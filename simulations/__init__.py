@@ -16,6 +16,7 @@ QUESTIONS: tuple[str, ...] = (
     "mass_restart",
     "identity",
     "hostile_network",
+    "regain",
     "search",
 )
 """Modules of this package that hold a `QUESTION`."""

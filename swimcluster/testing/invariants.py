@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from swimcluster.address import Address
 from swimcluster.member import Member, MemberState
 from swimcluster.testing.cluster import SimulatedCluster
 from swimcluster.testing.network import SECOND
@@ -82,12 +83,12 @@ class OneContentPerVersion(Checker):
     """
 
     def __init__(self) -> None:
-        self.known: dict[tuple[str, tuple[int, bytes, int]], tuple[bytes, str, str]] = {}
+        self.known: dict[tuple[str, tuple[int, bytes, int]], tuple[bytes, Address, str]] = {}
 
     def looked(self, world: World, node: Node, members: tuple[Member, ...], departed: tuple[Member, ...]) -> None:
         for member in members:
             key = (member.name, member.metadata_at)
-            content = (member.metadata, str(member.address))
+            content = (member.metadata, member.address)
             first = self.known.setdefault(key, (*content, node.name))
             if first[:2] != content:
                 self.violated(world, node, f"{member.name} has two contents in one version (the other at {first[2]})")
@@ -259,7 +260,8 @@ class EventsTellAll(Checker):
 class Checks(Observer):
     """All invariants of one cluster, together.
 
-    A node's whole view is looked at after each step that brought events, and at least every `look_every_s`.
+    Events are checked in each step. A node's whole view is looked at after a step that brought events, if the last look
+    is `after_event_s` ago (0: always), and otherwise every `look_every_s`.
     """
 
     def __init__(
@@ -269,12 +271,13 @@ class Checks(Observer):
         *,
         raise_at_once: bool = False,
         look_every_s: float = 1.0,
+        after_event_s: float = 0.0,
     ) -> None:
         self.cluster = cluster
         self.violations: list[str] = []
         self.raise_at_once = raise_at_once
         self.looks = 0
-        self._look_every_ns = round(look_every_s * SECOND)
+        self._look_every_ns, self._after_event_ns = round(look_every_s * SECOND), round(after_event_s * SECOND)
         self._looked_at: dict[str, int] = {}
         self.checkers = list(default_checkers(cluster) if checkers is None else checkers)
         for checker in self.checkers:
@@ -332,9 +335,9 @@ class Checks(Observer):
             return
         for checker in self._on_stepped:
             checker.stepped(world, node, kind, sent, events)
-        if not events and world.now - self._looked_at.get(node.name, -self._look_every_ns) < self._look_every_ns:
-            return
-        if all(type(event).__name__ == "VitalsChanged" for event in events) and events:
+        quiet = all(type(event).__name__ == "VitalsChanged" for event in events)
+        wait = self._look_every_ns if quiet else self._after_event_ns
+        if world.now - self._looked_at.get(node.name, -wait) < wait:
             return
         self._looked_at[node.name] = world.now
         self.looks += 1
