@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import msgpack
 
 from swimcluster.address import Address
-from swimcluster.config import KEYS_MAX, Config
+from swimcluster.config import Config
+from swimcluster.config_checks import KEYS_MAX
 from swimcluster.errors import DecodeError
 from swimcluster.messages import (
     Ack,

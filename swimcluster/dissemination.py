@@ -57,14 +57,14 @@ class UpdateQueue:
         misses = 0
         for sent, bucket in enumerate(self._buckets):
             for subject in reversed(bucket):
+                if room < SMALLEST_BYTES or misses > MISSES_MAX:
+                    break
                 data = bucket[subject]
                 if len(data) <= room:
                     room -= len(data)
                     taken.append((sent, subject, data))
                 else:
                     misses += 1
-            if room < SMALLEST_BYTES or misses > MISSES_MAX:
-                break
         for sent, subject, data in reversed(taken):
             del self._buckets[sent][subject]
             if sent + copies >= limit:

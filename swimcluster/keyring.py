@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blake3 import blake3
 
-from swimcluster.config import KEYS_MAX, check_key
+from swimcluster.config_checks import KEYS_MAX, check_key
 from swimcluster.errors import ConfigError
 
 KEY_ID_BYTES = 4

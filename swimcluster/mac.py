@@ -17,7 +17,8 @@ import msgpack
 from blake3 import blake3
 
 from swimcluster.codec import pack
-from swimcluster.config import CLUSTER_BYTES_MAX, FRAME_OVERHEAD_BYTES, KEYS_MAX
+from swimcluster.config import FRAME_OVERHEAD_BYTES
+from swimcluster.config_checks import CLUSTER_BYTES_MAX, KEYS_MAX
 from swimcluster.errors import DecodeError
 from swimcluster.keyring import KEY_ID_BYTES, Keyring
 

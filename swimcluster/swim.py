@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from swimcluster.address import Address
-from swimcluster.config import Config, check_advertise
+from swimcluster.config import Config
+from swimcluster.config_checks import check_advertise
 from swimcluster.core import Core, RandomSource
 from swimcluster.errors import ConfigError, PayloadTooLargeError
 from swimcluster.events import ClockGap, Event
