@@ -22,6 +22,9 @@ LOGIT_BIAS_MAX = 100.0
 TOP_LOGPROBS_MAX = 20
 REACHES = (10.0, 20.0, 40.0, math.inf)
 """Distances below the best logit tried in turn for the threshold; e^-10 is 1/22,000 of the best one's share."""
+NEAR_REACHES = (5.0, 2.5)
+"""Smaller distances, tried to sort less for top-p."""
+PACKED_SORT_MIN = 1_000
 DRAW_TOKEN, DRAW_XTC = 0, 1
 MIROSTAT_ESTIMATE = 100
 """Candidates from which mirostat 1 estimates the distribution's shape."""
@@ -144,26 +147,17 @@ class Sampler:
         sampling = self._sampling
         if sampling.top_k > 0:
             ids, values = _best(logits, peak, sampling.top_k)
-            total = None
-        elif sampling.typical_p < 1 or sampling.xtc_probability > 0:
+        elif sampling.typical_p < 1:
             ids, values = _within(logits, peak, math.inf)
-            total = None
         elif sampling.top_p < 1:
-            total = float(np.exp(logits - peak).sum(dtype=np.float64))
-            for reach in REACHES:
-                ids, values = _within(logits, peak, reach)
-                if float(np.exp(values - peak).sum(dtype=np.float64)) >= sampling.top_p * total:
-                    break
+            return _nucleus(logits, peak, sampling.top_p)
         else:
-            return _within(logits, peak, -math.log(sampling.min_p) + 1e-3)
+            return _within(logits, peak, 1e-3 - math.log(sampling.min_p) if sampling.min_p > 0 else math.inf)
         if sampling.typical_p < 1:
             kept = _typical(values, sampling.typical_p)
             ids, values = ids[kept], values[kept]
         if sampling.top_p < 1:
-            weights = np.exp((values - values[0]).astype(np.float64))
-            cumulative = weights.cumsum()
-            goal = sampling.top_p * (cumulative[-1] if total is None or sampling.typical_p < 1 else total)
-            count = int(cumulative.searchsorted(goal)) + 1
+            count = int(_softmax(values).cumsum().searchsorted(sampling.top_p)) + 1
             ids, values = ids[:count], values[:count]
         return ids, values
 
@@ -183,7 +177,7 @@ class Sampler:
 
     def _logprob(self, raw: Floats, token: int) -> TokenLogprob:
         peak = float(raw.max())
-        total = peak + math.log(float(np.exp(raw - peak).sum(dtype=np.float64)))
+        total = peak + math.log(float(np.exp(raw - peak).sum()))
         spelling = self._vocabulary.spelling
         top: tuple[tuple[int, bytes, float], ...] = ()
         if self._sampling.logprobs:
@@ -198,9 +192,19 @@ class Sampler:
 def _within(logits: Floats, peak: float, reach: float) -> tuple[Ids, Floats]:
     """Candidates no further than `reach` below the best, best first; equals by id."""
     ids = np.flatnonzero(logits > (peak - reach if reach < math.inf else -np.inf))
-    values = logits[ids]
-    order = np.argsort(-values, kind="stable")
-    return ids[order], values[order]
+    ids = _by_rank(ids, logits[ids])
+    return ids, logits[ids]
+
+
+def _by_rank(ids: Ids, values: Floats) -> Ids:
+    """Ids by falling value, equals by id. Long lists as packed integers, whose sort numpy vectorises."""
+    if len(ids) < PACKED_SORT_MIN:
+        return ids[np.argsort(-values, kind="stable")]
+    bits = values.view(np.int32)
+    falling = ~(bits ^ ((bits >> 31) & 0x7FFFFFFF))
+    packed = (falling.astype(np.int64) << 32) | ids
+    packed.sort()
+    return packed & 0xFFFFFFFF
 
 
 def _best(logits: Floats, peak: float, count: int) -> tuple[Ids, Floats]:
@@ -215,20 +219,41 @@ def _best(logits: Floats, peak: float, count: int) -> tuple[Ids, Floats]:
         floor = values[np.argpartition(-values, count - 1)[count - 1]]
         kept = values >= floor
         ids, values = ids[kept], values[kept]
-    order = np.argsort(-values, kind="stable")[:count]
-    return ids[order], values[order]
+    ids = _by_rank(ids, values)[:count]
+    return ids, logits[ids]
+
+
+def _nucleus(logits: Floats, peak: float, mass: float) -> tuple[Ids, Floats]:
+    """The fewest best tokens that hold `mass` of the whole vocabulary's probability, best first.
+
+    Only tokens near enough to matter are sorted: the threshold moves out or in until they just hold the mass.
+    """
+    weights = np.exp(logits - peak)
+    goal = mass * float(weights.sum())
+    for reach in REACHES:
+        ids = np.flatnonzero(logits > (peak - reach if reach < math.inf else -np.inf))
+        near = weights[ids]
+        if float(near.sum()) >= goal:
+            break
+    for reach in NEAR_REACHES:
+        nearer = near > math.exp(-reach)
+        if float(near[nearer].sum()) < goal:
+            break
+        ids, near = ids[nearer], near[nearer]
+    ids = _by_rank(ids, logits[ids])
+    count = int(weights[ids].astype(np.float64).cumsum().searchsorted(goal)) + 1
+    return ids[:count], logits[ids[:count]]
 
 
 def _draw_from_all(logits: Floats, peak: float, temperature: float, chance: float) -> int:
-    """From the whole vocabulary: the near candidates first, best first, then all others by id."""
+    """From the whole vocabulary by id: the near candidates first, then all others."""
     weights = np.exp((logits - peak) / np.float32(temperature))
-    ids, _ = _within(logits, peak, REACHES[0] * temperature)
+    ids = np.flatnonzero(weights > math.exp(-REACHES[0]))
     near = weights[ids].astype(np.float64).cumsum()
-    weights[ids] = 0.0
-    rest = float(weights.sum(dtype=np.float64))
-    goal = chance * (float(near[-1]) + rest)
+    goal = chance * max(float(near[-1]), float(weights.sum()))
     if goal < near[-1]:
         return int(ids[int(near.searchsorted(goal, side="right"))])
+    weights[ids] = 0.0
     far = weights.astype(np.float64).cumsum()
     return int(min(far.searchsorted(goal - near[-1], side="right"), len(far) - 1))
 
