@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 from saiserve.engines.llamacpp.job import Part, Sample, Step
 from saiserve.engines.llamacpp.kv import Row
@@ -31,20 +32,20 @@ def compose(decoding: Sequence[Stream], prefilling: Sequence[tuple[Stream, int]]
     rows: list[Row] = []
     samples: list[Sample] = []
     parts: list[Part] = []
-    for stream, count, is_prefill in [
-        *((stream, 1, False) for stream in decoding),
-        *((stream, count, True) for stream, count in prefilling),
-    ]:
+    for stream in decoding:
         held = stream.held
         assert held is not None
-        begin, first, last = held.ready, len(rows), held.ready + count - 1
-        draws = last + 1 == len(stream.tokens)
-        sequence = held.sequence
-        rows += [
-            Row(sequence, begin + offset, token, draws and begin + offset == last)
-            for offset, token in enumerate(stream.tokens[begin : last + 1])
-        ]
-        if draws:
-            samples.append(Sample(len(rows) - 1, stream.job.id, last + 1))
-        parts.append(Part(stream.job.id, first, len(rows), is_prefill))
+        row, position, job_id = len(rows), held.ready, stream.job.id
+        rows.append(Row(held.sequence, position, stream.tokens[position], True))
+        samples.append(Sample(row, job_id, position + 1))
+        parts.append(Part(job_id, row, row + 1, False))
+    for stream, count in prefilling:
+        held = stream.held
+        assert held is not None
+        first, begin, end = len(rows), held.ready, held.ready + count
+        rows += map(Row, repeat(held.sequence), range(begin, end), stream.tokens[begin:end], repeat(False))
+        if end == len(stream.tokens):
+            rows[-1] = rows[-1]._replace(wants_logits=True)
+            samples.append(Sample(len(rows) - 1, stream.job.id, end))
+        parts.append(Part(stream.job.id, first, len(rows), True))
     return Step(tuple(rows), tuple(samples), tuple(parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from saiserve.engines.llamacpp.kv import Row
 
@@ -39,8 +40,7 @@ class Job:
         return self.prompt_tokens < len(self.tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """A token to draw after a step."""
 
     row: int
@@ -50,8 +50,7 @@ class Sample:
     """Place of the token to be drawn in prompt + answer; the same after a resume, so draws are too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Rows [start, end) of a step are one job's."""
 
     job_id: str

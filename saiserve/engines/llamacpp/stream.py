@@ -75,7 +75,7 @@ class Stream:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether it has a drawn token to compute."""
+        """Whether it has a drawn token to compute (one: the next is drawn only after it)."""
         return self.held is not None and self.prefill_end <= self.held.ready < len(self.tokens)
 
     @property
