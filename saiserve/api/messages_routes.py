@@ -19,9 +19,9 @@ async def create_message(api: Api, call: Call) -> Streamed | Whole:
         encoder = MessageStreamEncoder(
             message_id=message_id, model=request.model, thinking=thinking, request_id=call.request_id
         )
-        return Streamed(api.service, prepared.request, encoder, prepared.parse, api.keepalive_s)
+        return Streamed(api.service, prepared, encoder, api.keepalive_s)
     collector = MessageCollector(message_id=message_id, model=request.model, thinking=thinking)
-    return Whole(api.service, prepared.request, collector, prepared.parse)
+    return Whole(api.service, prepared, collector)
 
 
 async def count_message_tokens(api: Api, call: Call) -> Reply:

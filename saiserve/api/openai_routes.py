@@ -23,11 +23,11 @@ async def create_chat(api: Api, call: Call) -> Streamed | Whole:
             choices=request.choices,
             usage=request.stream_usage,
         )
-        return Streamed(api.service, prepared.request, encoder, prepared.parse, api.keepalive_s)
+        return Streamed(api.service, prepared, encoder, api.keepalive_s)
     collector = ChatCollector(
         completion_id=completion_id, created=request.created, model=request.model, choices=request.choices
     )
-    return Whole(api.service, prepared.request, collector, prepared.parse)
+    return Whole(api.service, prepared, collector)
 
 
 async def create_completion(api: Api, call: Call) -> Streamed | Whole:
@@ -43,8 +43,8 @@ async def create_completion(api: Api, call: Call) -> Streamed | Whole:
             choices=request.choices,
             usage=request.stream_usage,
         )
-        return Streamed(api.service, prepared.request, encoder, prepared.parse, api.keepalive_s)
+        return Streamed(api.service, prepared, encoder, api.keepalive_s)
     collector = CompletionCollector(
         completion_id=completion_id, created=request.created, model=request.model, choices=request.choices
     )
-    return Whole(api.service, prepared.request, collector, prepared.parse)
+    return Whole(api.service, prepared, collector)

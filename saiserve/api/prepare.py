@@ -11,10 +11,11 @@ from saiserve.api.service import ModelCard
 from saiserve.chat.events import AnswerEvent
 from saiserve.chat.parsed import AnswerParser
 from saiserve.chat.reasoning import ReasoningSplitter
-from saiserve.chat.request import GenerationRequest, ImagePart, Tool, ToolChoiceMode
+from saiserve.chat.request import Dialect, GenerationRequest, ImagePart, Tool, ToolChoiceMode
 from saiserve.chat.tool_formats import GENERIC, ToolFormat, format_named, format_of_template, with_tools_as_text
 from saiserve.chat.tool_grammar import tool_constraint
 from saiserve.chat.tool_parser import ToolCallParser
+from saiserve.errors import ApiError, ErrorKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,28 @@ class Prepared:
 
     request: GenerationRequest
     parse: Callable[[AnswerEvent], list[AnswerEvent]]
+    constraint_param: str = ""
+    """The field of the client's body that the constraint comes from."""
+
+    def explain(self, error: ApiError) -> ApiError:
+        """Return an engine's refusal with the field it means, where the engine cannot know it."""
+        if error.kind is not ErrorKind.INVALID_REQUEST or error.param is not None:
+            return error
+        is_constraint = self.constraint_param and UNENFORCEABLE in error.message
+        prompt = "messages" if self.request.messages is not None else "prompt"
+        param = self.constraint_param if is_constraint else _PROMPT_PARAMS.get(self.request.dialect, prompt)
+        return ApiError(error.kind, f"{param}: {error.message}", param=param, headers=error.headers)
+
+
+UNENFORCEABLE = "cannot be enforced"
+"""Words of an engine's refusal of a schema or grammar."""
+_PROMPT_PARAMS = {Dialect.RESPONSES: "input"}
+_CONSTRAINT_PARAMS = {
+    Dialect.CHAT: "response_format",
+    Dialect.COMPLETIONS: "grammar",
+    Dialect.RESPONSES: "text.format",
+    Dialect.MESSAGES: "output_config.format",
+}
 
 
 def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Callable[[], str]) -> Prepared:
@@ -49,7 +72,8 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
     if request.messages is not None and not is_native:
         messages = with_tools_as_text(request.messages, usable)
         prepared = replace(prepared, messages=messages, tools=())
-    return Prepared(prepared, parser)
+    param = _CONSTRAINT_PARAMS[request.dialect] if constraint is request.constraint else "tools"
+    return Prepared(prepared, parser, param if constraint is not None else "")
 
 
 def _format(card: ModelCard) -> tuple[ToolFormat, bool]:

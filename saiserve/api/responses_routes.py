@@ -32,8 +32,8 @@ async def create_response(api: Api, call: Call) -> Streamed | Whole:
         on_final=partial(_keep, api, asked, history) if asked.store else None,
     )
     if asked.request.stream:
-        return Streamed(api.service, prepared.request, encoder, prepared.parse, api.keepalive_s)
-    return Whole(api.service, prepared.request, ResponseCollector(encoder), prepared.parse)
+        return Streamed(api.service, prepared, encoder, api.keepalive_s)
+    return Whole(api.service, prepared, ResponseCollector(encoder))
 
 
 def _history(api: Api, call: Call, body: ResponsesBody) -> tuple[Message, ...]:

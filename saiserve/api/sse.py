@@ -18,9 +18,9 @@ import trio
 
 from saiserve import limits
 from saiserve.api.http import Call, Reply, Send, send_reply
+from saiserve.api.prepare import Prepared
 from saiserve.api.service import Answer, Service
 from saiserve.chat.events import AnswerEvent, AnswerFailed
-from saiserve.chat.request import GenerationRequest
 from saiserve.errors import ApiError, ErrorKind
 
 logger = logging.getLogger("saiserve.api")
@@ -69,23 +69,20 @@ class _Opened:
 
 
 async def _produce(
-    service: Service,
-    request: GenerationRequest,
-    parse: Parse,
-    channel: trio.MemorySendChannel[_Opened | AnswerEvent],
+    service: Service, prepared: Prepared, channel: trio.MemorySendChannel[_Opened | AnswerEvent]
 ) -> None:
     """Feed the channel with one answer, parsed; every fault becomes an `AnswerFailed`."""
     async with channel:
         try:
-            async with service.answer(request) as answer:
+            async with service.answer(prepared.request) as answer:
                 await channel.send(_Opened(answer.route))
-                await _pass_on(answer, parse, channel)
+                await _pass_on(answer, prepared.parse, channel)
         except ApiError as error:
-            await channel.send(AnswerFailed(error))
+            await channel.send(AnswerFailed(prepared.explain(error)))
         except trio.BrokenResourceError:
             return
         except Exception:
-            logger.exception("answer to %s failed", request.id)
+            logger.exception("answer to %s failed", prepared.request.id)
             await channel.send(AnswerFailed(ApiError(ErrorKind.INTERNAL, "The server made a mistake; it is logged.")))
 
 
@@ -105,9 +102,8 @@ class Streamed:
     """An answer sent as server-sent events."""
 
     service: Service
-    request: GenerationRequest
+    prepared: Prepared
     encoder: Encoder
-    parse: Parse
     keepalive_s: float = limits.KEEPALIVE_COMMENT_S
 
     async def send(self, call: Call, send: Send) -> None:
@@ -119,7 +115,7 @@ class Streamed:
         refusal: ApiError | None = None
         async with trio.open_nursery() as nursery:
             writer, reader = trio.open_memory_channel[_Opened | AnswerEvent](limits.STREAM_BUFFER_MESSAGES)
-            nursery.start_soon(_produce, self.service, self.request, self.parse, writer)
+            nursery.start_soon(_produce, self.service, self.prepared, writer)
             try:
                 await self._relay(reader, send)
             except ApiError as error:
@@ -195,9 +191,8 @@ class Whole:
     """An answer sent as one reply, after its last event."""
 
     service: Service
-    request: GenerationRequest
+    prepared: Prepared
     collector: Collector
-    parse: Parse
 
     async def send(self, call: Call, send: Send) -> None:
         """Wait for the answer and send it.
@@ -209,7 +204,7 @@ class Whole:
         failure: ApiError | None = None
         async with trio.open_nursery() as nursery:
             writer, reader = trio.open_memory_channel[_Opened | AnswerEvent](limits.STREAM_BUFFER_MESSAGES)
-            nursery.start_soon(_produce, self.service, self.request, self.parse, writer)
+            nursery.start_soon(_produce, self.service, self.prepared, writer)
             async for item in reader:
                 if isinstance(item, _Opened):
                     route = item.route

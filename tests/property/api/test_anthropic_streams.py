@@ -7,7 +7,7 @@ import json
 from anthropic._models import construct_type
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import Message, RawMessageStreamEvent
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from saiserve.api.gathered import finish_kind
@@ -27,6 +27,7 @@ def stream(events, *, thinking=True):
     return server_sent(b"".join(encoder.encode(event) + encoder.keepalive() for event in events))
 
 
+@settings(max_examples=40)
 @given(answers(choices_max=1), st.booleans())
 def test_the_accumulator_rebuilds_every_block(answer, thinking):
     _, events = answer
@@ -53,6 +54,7 @@ def test_the_accumulator_rebuilds_every_block(answer, thinking):
     assert snapshot.usage.output_tokens == expected.usage.completion_tokens
 
 
+@settings(max_examples=40)
 @given(answers(choices_max=1))
 def test_events_keep_the_order_clients_trip_over(answer):
     _, events = answer
@@ -87,6 +89,7 @@ def test_events_keep_the_order_clients_trip_over(answer):
     assert names.count("message_start") == names.count("message_delta") == 1
 
 
+@settings(max_examples=40)
 @given(answers(choices_max=1))
 def test_the_whole_message_says_what_the_stream_says(answer):
     _, events = answer
@@ -100,6 +103,7 @@ def test_the_whole_message_says_what_the_stream_says(answer):
     assert all(block.text for block in message.content if block.type == "text")
 
 
+@settings(max_examples=40)
 @given(answers(choices_max=1), st.data())
 def test_after_an_error_no_stream_ends_as_if_all_were_well(answer, data):
     _, events = answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai._models import construct_type
 from openai.lib.streaming.chat import ChatCompletionStreamState
@@ -28,6 +28,7 @@ def encode(encoder, events):
     return server_sent(b"".join(encoder.encode(event) + encoder.keepalive() for event in events))
 
 
+@settings(max_examples=40)
 @given(answers())
 def test_the_chat_accumulator_rebuilds_every_choice(answer):
     choices, events = answer
@@ -50,6 +51,7 @@ def test_the_chat_accumulator_rebuilds_every_choice(answer):
     assert final.usage.total_tokens == expected.usage.prompt_tokens + expected.usage.completion_tokens
 
 
+@settings(max_examples=40)
 @given(answers(), st.booleans())
 def test_chunks_keep_the_shape_clients_trip_over(answer, usage):
     choices, events = answer
@@ -72,6 +74,7 @@ def test_chunks_keep_the_shape_clients_trip_over(answer, usage):
     assert ["usage" in chunk for chunk in chunks] == [False] * (len(chunks) - usage) + [True] * usage
 
 
+@settings(max_examples=40)
 @given(answers())
 def test_the_whole_chat_reply_says_what_the_stream_says(answer):
     choices, events = answer
@@ -87,6 +90,7 @@ def test_the_whole_chat_reply_says_what_the_stream_says(answer):
         assert [c.id for c in choice.message.tool_calls or []] == [c.id for c in wanted.calls]
 
 
+@settings(max_examples=40)
 @given(answers(), st.data())
 def test_after_an_error_no_stream_ends_as_if_all_were_well(answer, data):
     choices, events = answer
@@ -97,6 +101,7 @@ def test_after_an_error_no_stream_ends_as_if_all_were_well(answer, data):
     assert "[DONE]" not in chunks
 
 
+@settings(max_examples=40)
 @given(answers(text_only=True))
 def test_text_completions_add_up(answer):
     choices, events = answer

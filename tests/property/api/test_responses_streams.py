@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai._models import construct_type
 from openai._types import omit
@@ -32,6 +32,7 @@ def stream(events, **options):
     return bodies
 
 
+@settings(max_examples=40)
 @given(answers(choices_max=1), st.booleans())
 def test_the_accumulator_rebuilds_every_item(answer, summarise):
     _, events = answer
@@ -53,6 +54,7 @@ def test_the_accumulator_rebuilds_every_item(answer, summarise):
     assert "".join(parts) == expected.reasoning
 
 
+@settings(max_examples=40)
 @given(answers(choices_max=1), st.booleans())
 def test_every_item_has_its_whole_ladder_and_its_done_item_is_the_final_one(answer, summarise):
     _, events = answer
@@ -77,6 +79,7 @@ def test_every_item_has_its_whole_ladder_and_its_done_item_is_the_final_one(answ
     assert len({item["id"] for item in done}) == len(done)
 
 
+@settings(max_examples=40)
 @given(answers(choices_max=1))
 def test_the_whole_response_is_the_streams_last_object(answer):
     _, events = answer
@@ -86,6 +89,7 @@ def test_the_whole_response_is_the_streams_last_object(answer):
     assert collector.body() == stream(events)[-1]["response"]
 
 
+@settings(max_examples=40)
 @given(answers(choices_max=1), st.data())
 def test_a_fault_at_any_point_ends_in_failed_and_nothing_after(answer, data):
     _, events = answer

@@ -1,0 +1,175 @@
+"""A request fitted to its model, and the model's output parsed back."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from saiserve.api.prepare import prepare
+from saiserve.api.service import ModelCard
+from saiserve.chat.events import (
+    ChoiceFinished,
+    ReasoningDelta,
+    Started,
+    StopKind,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+)
+from saiserve.chat.request import (
+    Dialect,
+    GenerationRequest,
+    ImagePart,
+    Message,
+    Role,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolChoiceMode,
+)
+from saiserve.engines.messages import Constraint, Sampling, TokenLogprob
+from saiserve.errors import ApiError, ErrorKind
+
+TOOL = Tool("run", "", {"type": "object", "properties": {"x": {"type": "integer"}}})
+PLAIN = ModelCard("m", capabilities=frozenset({"chat"}))
+NATIVE = ModelCard("m", capabilities=frozenset({"chat", "tools"}), chat_template="{{ tools }}<tool_call>")
+THINKER = ModelCard("m", capabilities=frozenset({"chat", "reasoning"}), reasoning_begun=True, tool_format="hermes")
+HI = (Message(Role.USER, (TextPart("hi"),)),)
+CALL = '<tool_call>\n{"name": "run", "arguments": {"x": 1}}\n</tool_call>'
+
+
+def asked(**fields) -> GenerationRequest:
+    given = {"id": "r", "dialect": Dialect.CHAT, "model": "m", "sampling": Sampling(seed=1), "messages": HI}
+    return GenerationRequest(**(given | fields))
+
+
+def fitted(request: GenerationRequest, card: ModelCard | None):
+    numbers = itertools.count()
+    return prepare(request, card, lambda: f"call_{next(numbers)}")
+
+
+def said(prepared, text: str, kind: StopKind = StopKind.END, stop: str | None = None, cut: int = 2):
+    events = [Started(1, 0)]
+    events += [TextDelta(0, text[at : at + cut]) for at in range(0, len(text), cut)]
+    events.append(ChoiceFinished(0, kind, stop))
+    return [parsed for event in events for parsed in prepared.parse(event)]
+
+
+def words(events, kind) -> str:
+    return "".join(event.text for event in events if isinstance(event, kind))
+
+
+def test_a_model_whose_template_knows_tools_gets_them_as_tools():
+    prepared = fitted(asked(tools=(TOOL,)), NATIVE)
+    assert prepared.request.tools == (TOOL,)
+    assert prepared.request.messages == HI
+    assert prepared.request.constraint is None
+
+
+def test_other_models_are_told_in_text_and_keep_the_head_of_the_prompt():
+    history = (
+        Message(Role.SYSTEM, (TextPart("Be brief."),)),
+        *HI,
+        Message(Role.ASSISTANT, (TextPart("Wait."),), tool_calls=(ToolCall("c", "run", '{"x": 1}'),)),
+        Message(Role.TOOL, (TextPart("out"),), tool_call_id="c"),
+    )
+    first = fitted(asked(tools=(TOOL,), messages=history[:2]), PLAIN).request
+    later = fitted(asked(tools=(TOOL,), messages=history), PLAIN).request
+    assert later.tools == ()
+    assert later.messages[:2] == first.messages
+    assert later.messages[0].text.startswith("Be brief.")
+    assert '"name": "run"' in later.messages[0].text
+    assert [message.role for message in later.messages] == [Role.SYSTEM, Role.USER, Role.ASSISTANT, Role.USER]
+    assert later.messages[2].text == f"Wait.\n{CALL}"
+    assert later.messages[3].text == "<tool_response>\nout\n</tool_response>"
+
+
+def test_with_choice_none_tools_are_neither_told_nor_looked_for():
+    prepared = fitted(asked(tools=(TOOL,), tool_choice=ToolChoice(ToolChoiceMode.NONE)), PLAIN)
+    assert prepared.request.messages == HI
+    assert words(said(prepared, CALL), TextDelta) == CALL
+
+
+def test_text_then_a_call_then_the_end_in_calls():
+    events = said(fitted(asked(tools=(TOOL,)), NATIVE), f"Sure.\n\n{CALL}")
+    assert words(events, TextDelta) == "Sure."
+    assert ToolCallStarted(0, 0, "call_0", "run") in events
+    assert json.loads(next(e.arguments for e in events if isinstance(e, ToolCallDelta))) == {"x": 1}
+    assert events[-1] == ChoiceFinished(0, StopKind.TOOL_CALLS)
+
+
+def test_without_parallel_calls_the_answer_stops_at_the_closer_and_that_is_no_stop_string_of_the_clients():
+    request = asked(tools=(TOOL,), stop=("X",), tool_choice=ToolChoice(parallel=False))
+    prepared = fitted(request, NATIVE)
+    assert prepared.request.stop == ("X", "</tool_call>")
+    events = said(prepared, CALL.removesuffix("</tool_call>"), StopKind.STOP_STRING, "</tool_call>")
+    assert events[-1] == ChoiceFinished(0, StopKind.TOOL_CALLS)
+    assert [event.name for event in events if isinstance(event, ToolCallStarted)] == ["run"]
+
+
+def test_a_call_cut_by_the_limit_is_text_with_a_finish_that_says_cut():
+    events = said(fitted(asked(tools=(TOOL,)), NATIVE), CALL[:30], StopKind.LENGTH)
+    assert words(events, TextDelta) == CALL[:30]
+    assert events[-1] == ChoiceFinished(0, StopKind.LENGTH)
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_reasoning_the_template_began_is_split_off_only_when_thinking_is_on(thinking):
+    prepared = fitted(asked(template_options={"enable_thinking": thinking}), THINKER)
+    events = said(prepared, "why\n</think>\n\nso" if thinking else "so")
+    assert words(events, ReasoningDelta) == ("why" if thinking else "")
+    assert words(events, TextDelta) == "so"
+
+
+def test_a_constraint_switches_thinking_off():
+    prepared = fitted(asked(constraint=Constraint("json_object")), THINKER)
+    assert prepared.request.template_options["enable_thinking"] is False
+    assert words(said(prepared, '{"a": 1}'), TextDelta) == '{"a": 1}'
+
+
+def test_a_forced_tool_is_held_to_a_grammar_and_its_fault_named_as_the_tools():
+    prepared = fitted(asked(tools=(TOOL,), tool_choice=ToolChoice(ToolChoiceMode.REQUIRED)), PLAIN)
+    assert prepared.request.constraint.kind == "lark"
+    refused = prepared.explain(ApiError(ErrorKind.INVALID_REQUEST, "the lark cannot be enforced: x"))
+    assert refused.param == "tools"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "constraint", "message", "param"),
+    [
+        (Dialect.CHAT, Constraint("json_object"), "the json_schema cannot be enforced: y", "response_format"),
+        (Dialect.RESPONSES, Constraint("json_object"), "the json_schema cannot be enforced: y", "text.format"),
+        (Dialect.CHAT, None, "roles must alternate", "messages"),
+        (Dialect.RESPONSES, None, "roles must alternate", "input"),
+    ],
+)
+def test_an_engines_refusal_names_the_field_it_means(dialect, constraint, message, param):
+    prepared = fitted(asked(dialect=dialect, constraint=constraint), PLAIN)
+    assert prepared.explain(ApiError(ErrorKind.INVALID_REQUEST, message)).param == param
+    busy = ApiError(ErrorKind.BUSY, message)
+    assert prepared.explain(busy) is busy
+
+
+def test_images_are_refused_for_a_model_that_cannot_see():
+    request = asked(messages=(Message(Role.USER, (ImagePart("image/png", b"x"),)),))
+    with pytest.raises(ApiError, match="does not see"):
+        fitted(request, PLAIN)
+    seeing = ModelCard("m", capabilities=frozenset({"vision"}))
+    assert fitted(request, seeing).request == request
+
+
+def test_an_unknown_model_is_left_to_the_service():
+    request = asked(tools=(TOOL,))
+    assert fitted(request, None).request is request
+
+
+def test_log_probabilities_go_with_the_text_that_held_them_back():
+    prepared = fitted(asked(tools=(TOOL,)), NATIVE)
+    entries = [TokenLogprob(token, b"<", -1.0) for token in range(2)]
+    held = prepared.parse(TextDelta(0, "<tool_", (entries[0],)))
+    assert held == []
+    shown = prepared.parse(TextDelta(0, "x", (entries[1],)))
+    assert shown == [TextDelta(0, "<tool_x", tuple(entries))]
