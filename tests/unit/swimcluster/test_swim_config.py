@@ -106,8 +106,8 @@ def test_the_proof_of_the_budget_counts_what_the_encoder_makes():
 
 def test_every_setting_is_documented_where_it_is_defined():
     import ast
-    import itertools
     import inspect
+    import itertools
 
     body = ast.parse(inspect.getsource(Config)).body[0].body  # type: ignore[attr-defined]
     documented = {
