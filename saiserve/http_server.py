@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from saiserve.api.context import Api
+from saiserve.api.http import Message, Receive, Scope, Send
 from saiserve.app import AsgiApp, create_app
 from saiserve.auth import Auth
 from saiserve.errors import SettingsError
@@ -70,7 +71,7 @@ async def run_http(
         async with trio.open_nursery() as nursery:
             serve = partial(
                 hypercorn.trio.serve,
-                port,
+                finish_sends(port),
                 _hypercorn_config(node),
                 shutdown_trigger=server.stopping.wait,
                 mode="asgi",
@@ -96,6 +97,24 @@ def build_app(node: Node) -> AsgiApp:
 
     auth = Auth(settings.api_keys, tuple(secret.encode() for secret in settings.cluster_secrets))
     return create_app(Api(service), auth, extra_routes=[Route("/metrics", show_metrics, methods=["GET"])])
+
+
+def finish_sends(app: AsgiApp) -> AsgiApp:
+    """An application whose last send of each response is not cancelled in the middle.
+
+    From inside that send hypercorn tells the application that the client is gone, by which handlers cancel their work,
+    and then makes the connection ready for its next request. A cancel there leaves a connection that nobody closes.
+    """
+
+    async def finishing(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_whole(message: Message) -> None:
+            is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
+            with trio.CancelScope(shield=is_last):
+                await send(message)
+
+        await app(scope, receive, send_whole)
+
+    return finishing
 
 
 def _hypercorn_config(node: Node) -> hypercorn.config.Config:
