@@ -15,8 +15,8 @@ from saiserve.engines.messages import Load
 SECOND = 1_000_000_000
 VITALS_LAG_S = 1.5
 """How long before its arrival a vitals value may have been written: one probe interval and a gossip step."""
-REPLY_LAG_S = 0.0
-"""A load in a peer's reply was written when it was sent."""
+REPLY_LAG_S = 0.1
+"""A load in a reply was written when it was sent, but may still count requests that end in the same step."""
 LOCAL_LAG_S = 0.3
 """An engine reports after each step, and a prefill step may take this long."""
 

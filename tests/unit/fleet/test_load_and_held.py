@@ -63,9 +63,20 @@ def test_an_older_report_does_not_replace_a_fresh_reply() -> None:
     assert busy(ledger, 12 * S) == 0
 
 
+def test_requests_that_end_together_are_not_taken_for_others_by_the_last_words_about_them() -> None:
+    ledger = LoadLedger()
+    for number in range(4):
+        ledger.started(0, "c", 10, str(number))
+    for number in range(4):
+        now = 5 * S + number
+        ledger.finished(now, str(number))
+        ledger.report(now, "c", Load(lanes=4, busy=4), lag_s=REPLY_LAG_S)
+    assert busy(ledger, 6 * S) == 0
+
+
 def test_reported_prefill_melts_at_the_engines_own_rate() -> None:
     ledger = LoadLedger()
-    ledger.report(0, "c", Load(queued_tokens=1_000, prefill_rate=100.0), lag_s=REPLY_LAG_S)
+    ledger.report(0, "c", Load(queued_tokens=1_000, prefill_rate=100.0), lag_s=0.0)
     assert [ledger.effective(t * S, "c").queued_tokens for t in (0, 4, 20)] == [1_000, 600, 0]
 
 
