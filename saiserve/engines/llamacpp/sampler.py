@@ -189,9 +189,14 @@ class Sampler:
         return TokenLogprob(token, spelling(token), float(raw[token]) - total, top)
 
 
+def _above(values: Floats, floor: float) -> Ids:
+    """Indices of values above a floor, ascending; −inf is never above."""
+    return (values > np.float32(floor)).nonzero()[0]
+
+
 def _within(logits: Floats, peak: float, reach: float) -> tuple[Ids, Floats]:
     """Candidates no further than `reach` below the best, best first; equals by id."""
-    ids = np.flatnonzero(logits > (peak - reach if reach < math.inf else -np.inf))
+    ids = _above(logits, peak - reach)
     ids = _by_rank(ids, logits[ids])
     return ids, logits[ids]
 
@@ -210,7 +215,7 @@ def _by_rank(ids: Ids, values: Floats) -> Ids:
 def _best(logits: Floats, peak: float, count: int) -> tuple[Ids, Floats]:
     """The `count` best, best first; fewer when fewer are finite."""
     for reach in REACHES:
-        ids = np.flatnonzero(logits > (peak - reach if reach < math.inf else -np.inf))
+        ids = _above(logits, peak - reach)
         if len(ids) >= count or reach == math.inf:
             break
     values = logits[ids]
@@ -231,7 +236,7 @@ def _nucleus(logits: Floats, peak: float, mass: float) -> tuple[Ids, Floats]:
     weights = np.exp(logits - peak)
     goal = mass * float(weights.sum())
     for reach in REACHES:
-        ids = np.flatnonzero(logits > (peak - reach if reach < math.inf else -np.inf))
+        ids = _above(logits, peak - reach)
         near = weights[ids]
         if float(near.sum()) >= goal:
             break
@@ -248,7 +253,7 @@ def _nucleus(logits: Floats, peak: float, mass: float) -> tuple[Ids, Floats]:
 def _draw_from_all(logits: Floats, peak: float, temperature: float, chance: float) -> int:
     """From the whole vocabulary by id: the near candidates first, then all others."""
     weights = np.exp((logits - peak) / np.float32(temperature))
-    ids = np.flatnonzero(weights > math.exp(-REACHES[0]))
+    ids = _above(weights, math.exp(-REACHES[0]))
     near = weights[ids].astype(np.float64).cumsum()
     goal = chance * max(float(near[-1]), float(weights.sum()))
     if goal < near[-1]:
