@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from swimcluster.address import Address
@@ -123,7 +124,8 @@ class Core:
             raise ConfigError("the epoch must be from 0 to 2**62: wall-clock milliseconds will do")
         if len(metadata) > config.metadata_bytes_max:
             raise PayloadTooLargeError(f"metadata of {len(metadata)} bytes: at most {config.metadata_bytes_max}")
-        self.config = config
+        # The keys live in the keyring alone, so that everything else may be stored or shown.
+        self.config = replace(config, keys=(), insecure=True)
         self.now = now
         self.heard_at = now
         self.probe_interval_ns = config.ns(config.probe_interval_s)

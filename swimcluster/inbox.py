@@ -300,6 +300,8 @@ class Inbox:
         entry.heard_at = now
         if packet.vitals_counter > entry.vitals_counter:
             self._take_vitals(now, packet, entry)
+        elif packet.vitals_counter == entry.vitals_counter and entry.vitals_at is not None:
+            entry.vitals_at = now
         if packet.incarnation == incarnation:
             if state is not MemberState.ALIVE:
                 self._tell(now, packet, entry)

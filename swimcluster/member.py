@@ -77,7 +77,7 @@ class Member:
     vitals: bytes = b""
     """Owner-authored, at most 128 bytes, latest wins; empty until some arrived."""
     vitals_age_s: float | None = None
-    """Seconds since these vitals arrived here; None where there are none. This node's own reading."""
+    """Seconds since a packet of the owner last carried these vitals; None where there are none. Own reading."""
     rtt_s: float | None = None
     """Smoothed round-trip time of direct probes in seconds; None until one was acknowledged."""
     reachability: Reachability = Reachability.UNKNOWN
