@@ -469,3 +469,66 @@ def test_what_is_held_is_told_with_where_it_is() -> None:
         ("idle", 101),
         ("host", 101),
     ]
+
+
+# Faults
+
+
+def test_a_conversation_whose_window_was_lost_is_computed_anew() -> None:
+    loop = make(Family.WINDOW)
+    history = turns(loop, "t1", [], range(200))
+    assert loop.kv.windowed is not None
+    loop.kv.windowed.remove(0, 150, 205)
+    loop.kv.windowed.remove(loop.kv.sequences_max, 150, 205)
+    loop.kv.windowed.remove(0, 0, 150)
+    turns(loop, "t2", history, range(900, 950))
+    assert loop.cached("t2") == 0
+    assert loop.scheduler.counters()["gate_refusals"] == 1
+    assert loop.ended["t2"] == "finished"
+
+
+def test_a_lone_prompt_tries_smaller_pieces_when_the_cache_is_fuller_than_counted() -> None:
+    loop = make_loop()
+    loop.submit(job("a", range(64), 2))
+    loop.kv.no_room_next = 2
+    loop.run()
+    assert [len(step.rows) for step in loop.steps[:4]] == [64, 32, 16, 16]
+    assert loop.ended == {"a": "finished"}
+
+
+def test_a_state_that_does_not_fit_back_is_computed_instead() -> None:
+    loop = make(Family.FULL, hot_cells_max=0)
+    history = turns(loop, "t1", [], range(200))
+    loop.kv.full.find = lambda count, find=loop.kv.full.find: None if count > 100 else find(count)  # type: ignore[method-assign,misc]
+    turns(loop, "t2", history, range(900, 950))
+    assert loop.cached("t2") == 0
+    assert loop.ended["t2"] == "finished"
+
+
+def test_words_about_unknown_or_waiting_jobs_do_no_harm() -> None:
+    loop = make_loop(lanes=1)
+    loop.scheduler.cancel(0, "nobody")
+    loop.scheduler.finish(0, "nobody")
+    loop.scheduler.sampled(0, "nobody", 5)
+    assert not loop.scheduler.wants("nobody")
+    loop.submit(job("runs", range(30), 5))
+    loop.submit(job("ends early", range(30), 5))
+    loop.submit(job("leaves early", range(30), 5))
+    loop.turn()
+    loop.scheduler.finish(loop.now, "ends early")
+    loop.cancel("leaves early")
+    loop.run()
+    assert loop.ended == {"runs": "finished", "leaves early": "cancelled"}
+    assert "ends early" not in loop.started
+
+
+def test_what_would_be_cached_is_told_before_a_job_is_submitted() -> None:
+    loop = make_loop()
+    asked = job("b", [*range(80), *range(500, 520), 1, 2, 3], 5, prompt_tokens=100)
+    assert loop.scheduler.cached_tokens(asked) == 0
+    loop.submit(job("a", [*range(80), *range(500, 520), 1, 2, 3, 4], 5))
+    loop.run()
+    assert loop.scheduler.cached_tokens(asked) == 100, "resume tokens are not prompt"
+    assert loop.scheduler.cached_tokens(job("c", range(60))) == 59
+    loop.submit(asked)
+    assert loop.scheduler.load().queued_tokens == 1
