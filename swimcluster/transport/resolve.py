@@ -6,6 +6,7 @@ asks the resolver each time; datagrams, which are many, keep an answer for a sho
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import socket
 
@@ -23,6 +24,7 @@ ANSWERS_MAX = 16
 """Addresses taken from one answer."""
 
 
+@functools.lru_cache(maxsize=4096)
 def is_literal(host: str) -> bool:
     """Whether `host` is an IP address and needs no resolver; a zone (`fe80::1%eth0`) is allowed."""
     try:

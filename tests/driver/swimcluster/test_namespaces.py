@@ -1,0 +1,122 @@
+"""Five real nodes on five hosts of their own: what docs/protocol.md promises over a network that cuts and loses."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import namespaces
+import pytest
+import trio
+from member_processes import Node, Nodes, View, alive
+
+HOSTS = 5
+NAMES = "abcde"
+EVERYBODY = alive(*NAMES)
+
+pytestmark = pytest.mark.slow
+
+
+@asynccontextmanager
+async def five() -> AsyncIterator[tuple[list[Node], namespaces.Router]]:
+    reason = namespaces.why_not()
+    if reason:
+        pytest.skip(reason)
+    async with namespaces.network(HOSTS) as router, trio.open_nursery() as nursery:
+        nodes = Nodes(nursery)
+        try:
+            started = []
+            for number, name in enumerate(NAMES):
+                bind = f"{namespaces.host(number)}:7946"
+                seeds = () if number == 0 else (f"{namespaces.host(0)}:7946",)
+                prefix = ("ip", "netns", "exec", namespaces.namespace(number))
+                started.append(await nodes.start(name, seeds=seeds, bind=bind, prefix=prefix))
+                await started[-1].sees(bool, 20)
+            await all_see(started, EVERYBODY, 20)
+            for node in started:
+                node.history.clear()
+            yield started, router
+        finally:
+            await nodes.close()
+            nursery.cancel_scope.cancel()
+
+
+async def all_see(nodes: list[Node], claim: Callable[[View], bool], within_s: float) -> float:
+    took: list[float] = []
+
+    async def wait(node: Node) -> None:
+        took.append(await node.sees(claim, within_s))
+
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            nursery.start_soon(wait, node)
+    return max(took)
+
+
+def ever(nodes: list[Node], name: str, state: str) -> bool:
+    """Whether any of the nodes ever told that it saw `name` in `state`."""
+    return any(view.get(name, {}).get("state") == state for node in nodes for view in node.history)
+
+
+async def test_a_member_that_hears_but_is_not_heard_dies_alone_and_comes_back() -> None:
+    async with five() as (nodes, router):
+        healthy = nodes[:4]
+        router.cuts = {(4, other) for other in range(4)}
+        took = await all_see(healthy, alive(*"abcd"), 40)
+        print(f"mute member DEAD everywhere after {took:.1f} s")
+        await trio.sleep(5)
+        assert not any(ever(healthy, name, "DEAD") for name in "abcd")
+        router.heal()
+        took = await all_see(nodes, EVERYBODY, 40)
+        print(f"whole again {took:.1f} s after the cut was mended")
+
+
+async def test_one_cut_link_in_one_direction_kills_nobody() -> None:
+    async with five() as (nodes, router):
+        router.cuts = {(0, 1)}
+        await trio.sleep(25)
+        assert router.lost > 10
+        assert not any(ever(nodes, name, "DEAD") for name in NAMES)
+        router.cuts = {(0, 1), (1, 0)}
+        await trio.sleep(15)
+        assert not any(ever(nodes, name, "DEAD") for name in NAMES)
+
+
+async def test_thirty_percent_loss_everywhere_kills_nobody() -> None:
+    async with five() as (nodes, router):
+        router.loss = 0.3
+        await trio.sleep(40)
+        assert router.lost > 200
+        assert not any(ever(nodes, name, "DEAD") for name in NAMES)
+        router.heal()
+        await all_see(nodes, EVERYBODY, 20)
+
+
+async def test_two_halves_bury_each_other_and_are_one_again_after_the_cut() -> None:
+    async with five() as (nodes, router):
+        left, right = nodes[:2], nodes[2:]
+        router.part({0, 1}, {2, 3, 4})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(all_see, left, alive("a", "b"), 60)
+            nursery.start_soon(all_see, right, alive("c", "d", "e"), 60)
+        assert not any(ever(left, name, "DEAD") for name in "ab")
+        assert not any(ever(right, name, "DEAD") for name in "cde")
+        await trio.sleep(20)  # longer than the dead are gossiped to
+        router.heal()
+        took = await all_see(nodes, EVERYBODY, 40)
+        print(f"one view {took:.1f} s after the cut was mended")
+
+
+async def test_a_suspended_host_is_buried_and_refutes_when_it_wakes() -> None:
+    async with five() as (nodes, _):
+        *others, sleeper = nodes
+        sleeper.process.send_signal(signal.SIGSTOP)
+        took = await all_see(others, alive(*"abcd"), 40)
+        print(f"suspended member DEAD everywhere after {took:.1f} s")
+        await trio.sleep(10)
+        sleeper.process.send_signal(signal.SIGCONT)
+        took = await all_see(nodes, EVERYBODY, 20)
+        print(f"back {took:.1f} s after it woke")
+        await trio.sleep(5)
+        assert not any(ever(nodes, name, "DEAD") for name in "abcd"), "who slept may accuse nobody"
