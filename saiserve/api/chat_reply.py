@@ -6,9 +6,11 @@ once → usage (when asked for) and `[DONE]`. After an error nothing follows: no
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from saiserve.api import sse
+from saiserve.api.chat_calls import CallForm, CallStream
 from saiserve.api.errors import ErrorStyle, error_object
 from saiserve.api.gathered import GatheredAnswer, GatheredChoice, finish_kind
 from saiserve.api.openai_common import FINISH_REASONS, logprob_entries, usage_object
@@ -17,6 +19,7 @@ from saiserve.chat.events import (
     AnswerFailed,
     ChoiceFinished,
     ReasoningDelta,
+    StopKind,
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
@@ -25,13 +28,25 @@ from saiserve.chat.events import (
 from saiserve.engines.messages import TokenLogprob
 
 DONE = b"data: [DONE]\n\n"
+FUNCTIONS = CallForm()
 
 
 class ChatStreamEncoder:
     """One streamed chat completion."""
 
-    def __init__(self, *, completion_id: str, created: int, model: str, choices: int, usage: bool) -> None:
+    def __init__(
+        self,
+        *,
+        completion_id: str,
+        created: int,
+        model: str,
+        choices: int,
+        usage: bool,
+        form: CallForm = FUNCTIONS,
+    ) -> None:
         self._head = {"id": completion_id, "object": "chat.completion.chunk", "created": created, "model": model}
+        self._form = form
+        self._calls = [CallStream(form) for _ in range(choices)]
         self._choices = choices
         self._usage = usage
         self._opened = False
@@ -65,15 +80,13 @@ class ChatStreamEncoder:
                 return self._delta(event.choice, {"reasoning_content": event.text})
             case ToolCallStarted():
                 self._called[event.choice] = True
-                function = {"name": event.name, "arguments": ""}
-                call = {"index": event.index, "id": event.id, "type": "function", "function": function}
-                return self._delta(event.choice, {"tool_calls": [call]})
-            case ToolCallDelta() if event.arguments:
-                call = {"index": event.index, "function": {"arguments": event.arguments}}
-                return self._delta(event.choice, {"tool_calls": [call]})
+                return self._deltas(event.choice, self._calls[event.choice].start(event))
+            case ToolCallDelta():
+                return self._deltas(event.choice, self._calls[event.choice].add(event))
             case ChoiceFinished():
                 kind = finish_kind(event.kind, called=self._called[event.choice])
-                return self._delta(event.choice, {}, finish=FINISH_REASONS[kind])
+                last = self._deltas(event.choice, self._calls[event.choice].close())
+                return last + self._delta(event.choice, {}, finish=_finish_reason(kind, self._form))
             case Usage():
                 return self._end(event)
         return b""
@@ -82,6 +95,9 @@ class ChatStreamEncoder:
         if not event.text and not event.logprobs:
             return b""
         return self._delta(event.choice, {"content": event.text}, logprobs=event.logprobs)
+
+    def _deltas(self, choice: int, deltas: Iterable[dict[str, Any]]) -> bytes:
+        return b"".join(self._delta(choice, delta) for delta in deltas)
 
     def _delta(
         self,
@@ -106,26 +122,30 @@ class ChatStreamEncoder:
 class ChatCollector:
     """One whole chat completion."""
 
-    def __init__(self, *, completion_id: str, created: int, model: str, choices: int) -> None:
+    def __init__(
+        self, *, completion_id: str, created: int, model: str, choices: int, form: CallForm = FUNCTIONS
+    ) -> None:
         self._head = {"id": completion_id, "object": "chat.completion", "created": created, "model": model}
+        self._form = form
         self._answer = GatheredAnswer.empty(choices)
         self.add = self._answer.add
 
     def body(self) -> dict[str, Any]:
         """Return the completion."""
-        choices = [_choice(index, choice) for index, choice in enumerate(self._answer.choices)]
+        choices = [self._choice(index, choice) for index, choice in enumerate(self._answer.choices)]
         return {**self._head, "choices": choices, "usage": usage_object(self._answer.usage)}
 
+    def _choice(self, index: int, choice: GatheredChoice) -> dict[str, Any]:
+        content = choice.text if choice.text or not choice.calls else None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if choice.reasoning:
+            message["reasoning_content"] = choice.reasoning
+        if choice.calls:
+            message |= self._form.message_fields(choice.calls)
+        logprobs = None if choice.logprobs is None else {"content": logprob_entries(choice.logprobs), "refusal": None}
+        finish = _finish_reason(choice.finish, self._form)
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": finish}
 
-def _choice(index: int, choice: GatheredChoice) -> dict[str, Any]:
-    content = choice.text if choice.text or not choice.calls else None
-    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-    if choice.reasoning:
-        message["reasoning_content"] = choice.reasoning
-    if choice.calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in choice.calls
-        ]
-    logprobs = None if choice.logprobs is None else {"content": logprob_entries(choice.logprobs), "refusal": None}
-    return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": FINISH_REASONS[choice.finish]}
+
+def _finish_reason(kind: StopKind, form: CallForm) -> str:
+    return "function_call" if form.legacy and kind is StopKind.TOOL_CALLS else FINISH_REASONS[kind]

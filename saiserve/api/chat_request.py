@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from saiserve.api.body import decode, invalid
+from saiserve.api.chat_calls import CallForm
 from saiserve.api.chat_schema import (
     ChatBody,
     ChatMessageBody,
@@ -49,13 +51,28 @@ ROLES: dict[str, Role] = {
 }
 
 
-def decode_chat(data: bytes, origin: Origin) -> GenerationRequest:
-    """Return the request a body asks for.
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A decoded body: the request, and the form in which the client wants calls back."""
+
+    request: GenerationRequest
+    form: CallForm
+
+
+def decode_chat(data: bytes, origin: Origin) -> ChatRequest:
+    """Return what a body asks for.
 
     Raises:
         ApiError: 400; `param` names the field at fault.
     """
     body = decode(data, ChatBody)
+    custom = frozenset(tool.custom.name for tool in body.tools if tool.custom is not None)
+    return ChatRequest(
+        _request(body, data, origin), CallForm(legacy=not body.tools and bool(body.functions), custom=custom)
+    )
+
+
+def _request(body: ChatBody, data: bytes, origin: Origin) -> GenerationRequest:
     messages = tuple(_message(message, f"messages[{index}]") for index, message in enumerate(body.messages))
     tools = tools_of(body)
     return GenerationRequest(
@@ -215,7 +232,7 @@ def tool_choice_of(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
     if given is None and body.function_call is not None:
         legacy = body.function_call
         given = legacy if isinstance(legacy, str) else ToolChoiceBody("function", function=legacy)
-    parallel = body.parallel_tool_calls
+    parallel = body.parallel_tool_calls and (bool(body.tools) or not body.functions)
     if given is None:
         return ToolChoice(parallel=parallel)
     if isinstance(given, str):

@@ -75,14 +75,16 @@ async def detokenize(api: Api, call: Call) -> Reply:
 
 async def apply_template(api: Api, call: Call) -> Reply:
     """`POST /apply-template`: the prompt a chat body would become."""
-    request = api.prepared(await decoded(call, decode_chat, api.origin(call))).request
+    asked = await decoded(call, decode_chat, api.origin(call))
+    request = api.prepared(asked.request).request
     counted = await api.service.count(request, want_text=True)
     return json_reply({"prompt": counted.text or ""})
 
 
 async def count_chat_tokens(api: Api, call: Call) -> Reply:
     """`POST /v1/chat/completions/input_tokens`."""
-    request = api.prepared(await decoded(call, decode_chat, api.origin(call))).request
+    asked = await decoded(call, decode_chat, api.origin(call))
+    request = api.prepared(asked.request).request
     counted = await api.service.count(request)
     return json_reply({"object": "response.input_tokens", "input_tokens": counted.tokens})
 

@@ -12,7 +12,8 @@ from saiserve.api.sse import Streamed, Whole
 
 async def create_chat(api: Api, call: Call) -> Streamed | Whole:
     """`POST /v1/chat/completions`."""
-    request = await decoded(call, decode_chat, api.origin(call))
+    asked = await decoded(call, decode_chat, api.origin(call))
+    request = asked.request
     prepared = api.prepared(request)
     completion_id = f"chatcmpl-{request.id}"
     if request.stream:
@@ -22,10 +23,15 @@ async def create_chat(api: Api, call: Call) -> Streamed | Whole:
             model=request.model,
             choices=request.choices,
             usage=request.stream_usage,
+            form=asked.form,
         )
         return Streamed(api.service, prepared, encoder, api.keepalive_s)
     collector = ChatCollector(
-        completion_id=completion_id, created=request.created, model=request.model, choices=request.choices
+        completion_id=completion_id,
+        created=request.created,
+        model=request.model,
+        choices=request.choices,
+        form=asked.form,
     )
     return Whole(api.service, prepared, collector)
 

@@ -9,6 +9,7 @@ from functools import partial
 from saiserve.api.body import invalid
 from saiserve.api.service import ModelCard
 from saiserve.chat.events import AnswerEvent
+from saiserve.chat.families import Family, family_of
 from saiserve.chat.parsed import AnswerParser
 from saiserve.chat.reasoning import ReasoningSplitter
 from saiserve.chat.request import Dialect, GenerationRequest, ImagePart, Tool, ToolChoiceMode
@@ -77,8 +78,22 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
 
 
 def _format(card: ModelCard) -> tuple[ToolFormat, bool]:
+    """Return how the model writes calls, and whether its own template tells it of tools."""
     name = card.tool_format or format_of_template(card.chat_template)
+    family = _family(card)
+    if not name and not card.chat_template and "tools" in card.capabilities and family is not None:
+        name = family.tool_format
     return (format_named(name), True) if name else (GENERIC, False)
+
+
+def _family(card: ModelCard) -> Family | None:
+    return family_of((card.id, *card.aliases, card.display_name))
+
+
+def _begins_inside(card: ModelCard) -> bool:
+    """Whether output begins inside the reasoning when thinking is on."""
+    family = _family(card)
+    return card.reasoning_begun or (not card.chat_template and family is not None and family.reasoning_begun)
 
 
 def _own_stop(request: GenerationRequest, tool_format: ToolFormat, usable: tuple[Tool, ...]) -> str:
@@ -98,7 +113,7 @@ def _parser(
     if not splits and not usable:
         return _unparsed
     thinks = request.template_options.get("enable_thinking", True) is not False and request.constraint is None
-    begun = card.reasoning_begun and thinks and not request.continue_final
+    begun = _begins_inside(card) and thinks and not request.continue_final
     splitter = partial(ReasoningSplitter, card.reasoning_open, card.reasoning_close, begun=begun)
     parser = partial(ToolCallParser, tool_format, usable, parallel=request.tool_choice.parallel)
     return AnswerParser(

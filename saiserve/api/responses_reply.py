@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from saiserve.api import sse
+from saiserve.api.chat_calls import free_form_input
 from saiserve.api.errors import ErrorStyle, error_object
 from saiserve.api.openai_common import logprob_entries
 from saiserve.api.responses_items import carried
@@ -236,7 +235,7 @@ class ResponseEncoder:
 
     def _close_custom(self, text: str) -> tuple[bytes, dict[str, Any]]:
         place = {"item_id": self._item["id"], "output_index": len(self._output)}
-        given = _free_form_input(text)
+        given = free_form_input(text)
         ladder = self._event("response.custom_tool_call_input.delta", **place, delta=given)
         ladder += self._event("response.custom_tool_call_input.done", **place, input=given)
         return ladder, {**self._item, "input": given}
@@ -292,13 +291,3 @@ class ResponseCollector:
 
 def _output_text(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
-
-
-def _free_form_input(arguments: str) -> str:
-    """Return the text a model put into a free-form tool's one argument."""
-    try:
-        parsed = msgspec.json.decode(arguments)
-    except msgspec.DecodeError:
-        return arguments
-    value = parsed.get("input") if isinstance(parsed, dict) else None
-    return value if isinstance(value, str) else arguments

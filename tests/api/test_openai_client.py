@@ -188,3 +188,24 @@ def test_the_asynchronous_client_streams_as_well():
 
     with served_elsewhere() as served:
         assert asyncio.run(run(served)) == "Hello there."
+
+
+def test_free_form_tools_and_the_older_functions_come_back_in_their_own_form():
+    raw = '<tool_call>{"name": "patch", "arguments": {"input": "*** Begin"}}</tool_call>'
+    custom = [{"type": "custom", "custom": {"name": "patch", "description": "edit"}}]
+    functions = [{"name": "patch", "parameters": {"type": "object"}}]
+    with served_elsewhere(ScriptedService(saying(raw))) as served, client(served) as ai:
+        ask = {"model": "smol", "messages": HELLO}
+        call = ai.chat.completions.create(**ask, tools=custom).choices[0].message.tool_calls[0]
+        assert (call.type, call.custom.name, call.custom.input) == ("custom", "patch", "*** Begin")
+        old = ai.chat.completions.create(**ask, functions=functions).choices[0]
+        assert (old.finish_reason, old.message.function_call.name) == ("function_call", "patch")
+        assert old.message.function_call.arguments == '{"input": "*** Begin"}'
+        chunks = list(ai.chat.completions.create(**ask, functions=functions, stream=True))
+        calls = [c.choices[0].delta.function_call for c in chunks if c.choices and c.choices[0].delta.function_call]
+        assert [call.name for call in calls if call.name] == ["patch"]
+        assert "".join(call.arguments for call in calls) == '{"input": "*** Begin"}'
+        assert chunks[-1].choices[0].finish_reason == "function_call"
+        streamed = [c.choices[0].delta.tool_calls for c in ai.chat.completions.create(**ask, tools=custom, stream=True)]
+        first = next(calls for calls in streamed if calls)[0]
+        assert (first.type, first.custom) == ("custom", {"name": "patch", "input": "*** Begin"})

@@ -45,7 +45,7 @@ def test_the_chat_accumulator_rebuilds_every_choice(answer):
         assert (rebuilt.message.content or "") == wanted.text
         assert getattr(rebuilt.message, "reasoning_content", "") == wanted.reasoning
         calls = [(c.id, c.function.name, c.function.arguments, c.type) for c in rebuilt.message.tool_calls or []]
-        assert calls == [(c.id, c.name, c.arguments, "function") for c in wanted.calls]
+        assert calls == [(c.id, c.name, c.arguments or "{}", "function") for c in wanted.calls]
         assert rebuilt.finish_reason == FINISH_REASONS[wanted.finish]
     assert final.usage.prompt_tokens == expected.usage.prompt_tokens
     assert final.usage.total_tokens == expected.usage.prompt_tokens + expected.usage.completion_tokens

@@ -173,3 +173,23 @@ def test_log_probabilities_go_with_the_text_that_held_them_back():
     assert held == []
     shown = prepared.parse(TextDelta(0, "x", (entries[1],)))
     assert shown == [TextDelta(0, "<tool_x", tuple(entries))]
+
+
+@pytest.mark.parametrize(
+    ("card", "native"),
+    [
+        (ModelCard("q35-4b", aliases=("4b",), capabilities=frozenset({"chat", "tools"})), "qwen_xml"),
+        (ModelCard("x", aliases=("Qwen2.5-7B",), capabilities=frozenset({"chat", "tools"})), "hermes"),
+        (ModelCard("q35-4b", capabilities=frozenset({"chat"})), ""),
+        (ModelCard("q35-4b", capabilities=frozenset({"chat", "tools"}), chat_template="{{ messages }}"), ""),
+        (ModelCard("gemma-3-4b", capabilities=frozenset({"chat", "tools"})), ""),
+    ],
+)
+def test_where_no_template_is_at_hand_the_name_tells_the_family(card, native):
+    prepared = fitted(asked(tools=(TOOL,)), card)
+    assert bool(prepared.request.tools) is bool(native)
+    if native == "qwen_xml":
+        events = said(
+            prepared, "<tool_call>\n<function=run>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>"
+        )
+        assert ToolCallDelta(0, 0, '{"x": 1}') in events
