@@ -35,6 +35,7 @@ OUTSIDE: Final = frozenset(
             "replay",
             "resigning",
             "rotation",
+            "session",
             "snapshot",
             "state_file",
             "subscription",
