@@ -17,6 +17,7 @@ QUESTIONS: tuple[str, ...] = (
     "identity",
     "hostile_network",
     "regain",
+    "explore",
     "search",
 )
 """Modules of this package that hold a `QUESTION`."""

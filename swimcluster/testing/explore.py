@@ -11,7 +11,7 @@ import hashlib
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swimcluster.address import Address
@@ -87,47 +87,46 @@ def explore(
         flying_max: beyond so many messages under way the oldest is lost without choice (counted in no path).
         states_max: stop after so many different states.
     """
-    start = State(now, dict(machines))
+    start = _freeze(State(now, dict(machines)))
     found = Exploration(depth)
-    seen = {_fingerprint(start)}
-    queue: deque[tuple[int, bytes]] = deque([(0, _freeze(start))])
+    seen = {_mark(start)}
+    queue: deque[tuple[tuple[str, ...], bytes]] = deque([((), start)])
     while queue:
-        done, frozen = queue.popleft()
+        path, frozen = queue.popleft()
         found.states += 1
-        if done == depth:
+        if len(path) == depth:
             continue
-        for label in _choices(_thaw(frozen), losses_max, crashes_max):
-            before, state = _thaw(frozen), _thaw(frozen)
+        before = _thaw(frozen, path)
+        for label in list(_choices(before, losses_max, crashes_max)):
+            state = _thaw(frozen, (*path, label))
             _act(state, label, flying_max)
-            state.path = (*state.path, label)
             found.steps += 1
             for fault in check(before, state):
                 found.violations.append(f"{fault} after {' · '.join(state.path)}")
-            mark = _fingerprint(state)
-            if mark in seen:
+            after = _freeze(state)
+            if _mark(after) in seen:
                 found.merged += 1
-                continue
-            if len(seen) >= states_max:
+            elif len(seen) >= states_max:
                 found.is_complete = False
-                continue
-            seen.add(mark)
-            queue.append((done + 1, _freeze(state)))
+            else:
+                seen.add(_mark(after))
+                queue.append((state.path, after))
     return found
 
 
 def _freeze(state: State) -> bytes:
-    return pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL)
+    """All of a state but the way there, as bytes; equal bytes are equal states."""
+    return pickle.dumps(replace(state, path=()), protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _thaw(frozen: bytes) -> State:
+def _thaw(frozen: bytes, path: tuple[str, ...]) -> State:
     state: State = pickle.loads(frozen)  # noqa: S301 - our own bytes of a moment ago
+    state.path = path
     return state
 
 
-def _fingerprint(state: State) -> bytes:
-    """A hash of everything but the way there."""
-    body = (state.now, sorted(state.machines.items(), key=lambda pair: pair[0]), state.flying)
-    return hashlib.blake2b(pickle.dumps(body), digest_size=16).digest()
+def _mark(frozen: bytes) -> bytes:
+    return hashlib.blake2b(frozen, digest_size=16).digest()
 
 
 def _choices(state: State, losses_max: int, crashes_max: int) -> Iterator[str]:
