@@ -68,8 +68,8 @@ WAIT_GAIN_MIN = 16
 """Tokens that waiting for another's prefill must save."""
 CHUNK_MIN = 16
 """Prefill rows a step has at least, however slow the machine."""
-CROWD_MAX = 1.6
-"""The time budget grows with the prompts that wait per running stream, up to so many times."""
+CROWD_STEP, CROWD_MAX = 0.25, 2.0
+"""The time budget grows by this share with each further prompt, up to so many times: long pieces are cheaper per token."""
 CHUNK_UNKNOWN = 64
 """Prefill rows beside running streams before any rate is known."""
 EMBEDDING_SHARE = 0.2
@@ -325,7 +325,7 @@ class Scheduler:
         rows_max = self.config.batch_max - decoding
         if decoding == 0:
             return rows_max
-        crowd = min(max(prefilling / decoding, 1.0), CROWD_MAX)
+        crowd = min(1 + CROWD_STEP * max(prefilling - 1, 0), CROWD_MAX)
         by_time = self.rates.prefill_tokens_in(self.config.prefill_budget_s * crowd, decoding)
         if by_time == 0 and self.rates.prefill == 0.0:
             by_time = CHUNK_UNKNOWN

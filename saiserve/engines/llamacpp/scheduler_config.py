@@ -16,7 +16,7 @@ class SchedulerConfig:
     queue_max: int = 256
     """Jobs waiting for a lane; the next is refused."""
     prefill_budget_s: float = 0.25
-    """Longest step wanted while streams run; up to 1.6 times that while more prompts wait than streams run."""
+    """Longest step wanted while streams run; a quarter more per further prompt, twice at most."""
     hot_cells_max: int = 2048
     """Cells that only idle prefixes hold; beyond it they move to host memory, one per step."""
     host_bytes_max: int = 0
