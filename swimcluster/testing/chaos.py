@@ -153,6 +153,8 @@ class ChaosRun:
             network=Network(seed=seed, record=True, loss=rng.choice((0.0, 0.01, 0.05))),
             observers=[self.coverage],
             drift_ppm=rng.choice((0, 0, 200)),
+            # By name: a first node that loses its disk and moves could be found by nobody otherwise.
+            named_seeds=2,
             **options,
         )
         stop_refused(self.cluster.world)

@@ -66,8 +66,14 @@ class SimulatedCluster:
         drift_ppm: int = 0,
         prefix: str = "n",
         subnet: int = 0,
+        named_seeds: int = 0,
         **settings: Any,
     ) -> None:
+        """Make places for `size` members, n000 and on; nobody runs yet.
+
+        The first one is the others' seed and has none. With `named_seeds` all have the first so many as seeds, by names
+        that go on leading to them when they move, as names do that somebody keeps up to date.
+        """
         self.seed = seed
         self.world = World(seed=seed, network=network, drift_ppm=drift_ppm) if world is None else world
         self.preset, self.keys, self.cluster_name = preset, tuple(keys), cluster
@@ -75,9 +81,12 @@ class SimulatedCluster:
         self.settings = settings
         self.subnet = subnet
         self.places: dict[str, Place] = {}
-        first = self._address(0)
-        for i in range(size):
-            self.add(f"{prefix}{i:03d}", seeds=() if i == 0 else (first,))
+        names = [f"{prefix}{i:03d}" for i in range(size)]
+        seeds = [Address(f"{name}.seed", 7946) for name in names[:named_seeds]]
+        for i, name in enumerate(names):
+            self.add(name, seeds=seeds or ([] if i == 0 else [self._address(0)]))
+        for name, seed_name in zip(names, seeds, strict=False):
+            self.world.network.bind(seed_name, name)
         self.world.watch(_Keeper(self))
         for observer in observers:
             self.world.watch(observer)
