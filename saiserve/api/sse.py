@@ -1,7 +1,7 @@
 """Server-sent events (WHATWG HTML §9.2) from an answer: opened late enough to refuse by status, then never silent.
 
 Theory: a producer task holds the answer open and feeds a bounded channel; the sender takes from it, each event flushed
-as it comes. Headers go out with the first event, so a fault known before has its HTTP status; when nothing has come
+as it comes. Headers go out with the first event that shows something, so a fault before has its HTTP status; when nothing has come
 within the keep-alive interval they go out alone, with a comment, and later faults take the dialect's in-stream form.
 Leaving the nursery, by the end or by the client's going, closes the answer and with it the generation.
 """
@@ -20,7 +20,7 @@ from saiserve import limits
 from saiserve.api.http import Call, Reply, Send, send_reply
 from saiserve.api.prepare import Prepared
 from saiserve.api.service import Answer, Service
-from saiserve.chat.events import AnswerEvent, AnswerFailed
+from saiserve.chat.events import AnswerEvent, AnswerFailed, Started
 from saiserve.errors import ApiError, ErrorKind
 
 logger = logging.getLogger("saiserve.api")
@@ -127,19 +127,26 @@ class Streamed:
     async def _relay(self, reader: trio.MemoryReceiveChannel[_Opened | AnswerEvent], send: Send) -> None:
         started = False
         route = ""
+        waiting: list[AnswerEvent] = []
         while True:
             try:
                 batch = await _next_batch(reader, self.keepalive_s)
             except trio.EndOfChannel:
                 break
-            data = b"" if batch else self.encoder.keepalive()
             for item in batch:
                 if isinstance(item, _Opened):
                     route = item.route
-                elif isinstance(item, AnswerFailed) and not started and not data:
+                elif isinstance(item, AnswerFailed) and not started and not _shows(waiting):
                     raise item.error
                 else:
-                    data += self.encoder.encode(item)
+                    waiting.append(item)
+            is_silent = not batch
+            if not (started or is_silent or _shows(waiting)):
+                continue
+            data = b"".join(map(self.encoder.encode, waiting))
+            waiting.clear()
+            if is_silent:
+                data += self.encoder.keepalive()
             if not data:
                 continue
             if not started:
@@ -149,6 +156,11 @@ class Streamed:
         if not started:
             raise ApiError(ErrorKind.INTERNAL, "The answer ended before it began.")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _shows(events: list[AnswerEvent]) -> bool:
+    """Whether there is more than the news that the prompt was taken."""
+    return any(not isinstance(event, Started) for event in events)
 
 
 async def _next_batch(

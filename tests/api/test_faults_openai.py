@@ -8,6 +8,7 @@ import json
 import pytest
 
 from saiserve import limits
+from saiserve.chat.events import AnswerFailed, Started
 from saiserve.errors import ApiError, ErrorKind
 from tests.api.serving import KEY, SECRET, raw_exchange, serving
 from tests.fakes.service import ScriptedService
@@ -200,6 +201,9 @@ async def test_paths_and_methods_that_do_not_exist_are_json_errors():
         assert "POST" in wrong_method.headers["allow"]
         twice = await assert_refused(await http.post("/v1/v1/chat/completions", json={}), 404)
         assert "base URL" in twice["message"]
+        anthropic = (await http.post("/v1/v1/messages?beta=true", json={})).json()
+        assert anthropic["error"]["type"] == "not_found_error"
+        assert "base URL" in anthropic["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -235,6 +239,16 @@ async def test_a_busy_node_says_when_to_come_back():
         response = await http.post(CHAT, json={"model": "smol", "messages": HI})
         await assert_refused(response, 503)
         assert response.headers["retry-after"] == "2"
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/responses"])
+async def test_a_fault_during_the_prompt_has_its_status_even_when_streaming(path):
+    failed = AnswerFailed(ApiError(ErrorKind.ENGINE_FAILED, "two engines died"))
+    body = {"model": "smol", "messages": HI, "input": "hi", "max_tokens": 5, "stream": True}
+    async with serving(ScriptedService(lambda request: [Started(5, 0), failed])) as served, served.http() as http:
+        response = await http.post(path, json=body)
+        assert response.status_code == 500
+        assert "two engines died" in response.json()["error"]["message"]
 
 
 async def test_the_route_is_told_in_a_header():
