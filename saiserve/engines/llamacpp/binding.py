@@ -40,6 +40,7 @@ class ContextSettings:
 
     cells: int
     sequences_max: int = 64
+    """Sequences in llama.cpp; one of them is the embeddings'."""
     batch_max: int = 512
     outputs_max: int = 64
     threads: int = 1
@@ -118,7 +119,9 @@ class LlamaContext:
         self._memory = llama_cpp.llama_get_memory(self._handle)
         self._vocabulary_size = model.vocabulary_size
         self.cells_total = int(llama_cpp.llama_n_ctx(self._handle))
-        self.sequences_max = int(llama_cpp.llama_n_seq_max(self._handle))
+        # The last native id is kept for embeddings; ids of twins, which begin behind ours, move up by one.
+        self._embedding_id = int(llama_cpp.llama_n_seq_max(self._handle)) - 1
+        self.sequences_max = self._embedding_id
         self.batch_max = min(int(llama_cpp.llama_n_ubatch(self._handle)), int(llama_cpp.llama_n_batch(self._handle)))
         self.outputs_max = settings.outputs_max
         self._rows = _BatchArrays(self.batch_max)
@@ -139,24 +142,21 @@ class LlamaContext:
 
     def copy(self, source: int, destination: int, start: int, end: int) -> None:
         """Let `destination` share the cells of `source` in [start, end)."""
-        self._check_sequence(source, SEQUENCE_IDS_MAX)
-        self._check_sequence(destination, SEQUENCE_IDS_MAX)
-        llama_cpp.llama_memory_seq_cp(self._memory, source, destination, start, end)
+        llama_cpp.llama_memory_seq_cp(self._memory, self._native(source), self._native(destination), start, end)
 
     def remove(self, sequence: int, start: int, end: int) -> bool:
         """Drop [start, end) from a sequence; False when the memory refused and nothing changed."""
-        self._check_sequence(sequence, SEQUENCE_IDS_MAX)
-        return bool(llama_cpp.llama_memory_seq_rm(self._memory, sequence, start, end))
+        return bool(llama_cpp.llama_memory_seq_rm(self._memory, self._native(sequence), start, end))
 
     def span(self, sequence: int) -> tuple[int, int]:
         """Smallest and largest position present, (−1, −1) when empty."""
-        self._check_sequence(sequence, SEQUENCE_IDS_MAX)
-        low = int(llama_cpp.llama_memory_seq_pos_min(self._memory, sequence))
-        return low, int(llama_cpp.llama_memory_seq_pos_max(self._memory, sequence))
+        native_id = self._native(sequence)
+        low = int(llama_cpp.llama_memory_seq_pos_min(self._memory, native_id))
+        return low, int(llama_cpp.llama_memory_seq_pos_max(self._memory, native_id))
 
     def save(self, sequence: int, *, partial: bool) -> bytes:
         """The sequence's state as bytes."""
-        self._check_sequence(sequence, self.sequences_max)
+        self._check_stored(sequence)
         flags = STATE_PARTIAL if partial else 0
         size = int(llama_cpp.llama_state_seq_get_size_ext(self._handle, sequence, flags))
         buffer = np.empty(size, np.uint8)
@@ -168,7 +168,7 @@ class LlamaContext:
 
     def restore(self, sequence: int, blob: bytes, *, partial: bool) -> bool:
         """Put a saved state into a sequence; False when it did not fit, and the sequence is empty then."""
-        self._check_sequence(sequence, self.sequences_max)
+        self._check_stored(sequence)
         if not blob:
             return False
         buffer = np.frombuffer(blob, np.uint8)
@@ -199,17 +199,17 @@ class LlamaContext:
         row = memoryview(self._row_type.from_address(ctypes.addressof(pointer.contents)))
         return np.frombuffer(row, np.float32)
 
-    def embed(self, sequence: int, tokens: Sequence[int], start: int) -> NDArray[np.float32] | None:
-        """Compute tokens at positions from `start` and return their vectors, a copy of shape (tokens, size).
+    def embed(self, tokens: Sequence[int], start: int) -> NDArray[np.float32] | None:
+        """Compute tokens at positions from `start` of the embedding sequence; their vectors, (tokens, size), copied.
 
         At most `outputs_max` tokens, because every one becomes an output. None when there was no room.
         """
-        rows = tuple(Row(sequence, start + offset, token, True) for offset, token in enumerate(tokens))
+        rows = tuple(Row(0, start + offset, token, True) for offset, token in enumerate(tokens))
         self._check_rows(rows)
         self._outputs = frozenset()
         llama_cpp.llama_set_embeddings(self._handle, True)
         try:
-            if llama_cpp.llama_decode(self._handle, self._rows.fill(rows)) != 0:
+            if llama_cpp.llama_decode(self._handle, self._rows.fill(rows, sequence=self._embedding_id)) != 0:
                 return None
             size = self.model.embedding_size
             vectors = [
@@ -220,6 +220,10 @@ class LlamaContext:
         finally:
             llama_cpp.llama_set_embeddings(self._handle, False)
 
+    def embed_end(self) -> None:
+        """Empty the embedding sequence."""
+        llama_cpp.llama_memory_seq_rm(self._memory, self._embedding_id, -1, -1)
+
     def close(self) -> None:
         """Free the context."""
         if self._handle is not None:
@@ -227,9 +231,16 @@ class LlamaContext:
             self._handle = None
             self._rows.close()
 
-    def _check_sequence(self, sequence: int, limit: int) -> None:
-        if not 0 <= sequence < limit:
-            raise ValueError(f"sequence {sequence} is outside [0, {limit})")
+    def _native(self, sequence: int) -> int:
+        """llama.cpp's id of a sequence or twin."""
+        native_id = sequence if sequence < self._embedding_id else sequence + 1
+        if not 0 <= native_id < SEQUENCE_IDS_MAX:
+            raise ValueError(f"sequence {sequence} is outside [0, {SEQUENCE_IDS_MAX - 1})")
+        return native_id
+
+    def _check_stored(self, sequence: int) -> None:
+        if not 0 <= sequence < self.sequences_max:
+            raise ValueError(f"sequence {sequence} is outside [0, {self.sequences_max})")
 
     def _check_rows(self, rows: tuple[Row, ...]) -> None:
         if not 0 < len(rows) <= self.batch_max:
@@ -273,13 +284,14 @@ class _BatchArrays:
         np.ctypeslib.as_array(self._batch.n_seq_id, shape=shape)[:] = 1
         self._sequences = [self._batch.seq_id[index] for index in range(capacity)]
 
-    def fill(self, rows: Sequence[Row]) -> llama_cpp.llama_batch:
+    def fill(self, rows: Sequence[Row], *, sequence: int | None = None) -> llama_cpp.llama_batch:
+        """The batch of these rows; all of one `sequence` when it is given."""
         count = len(rows)
         self._tokens[:count] = [row.token for row in rows]
         self._positions[:count] = [row.position for row in rows]
         self._outputs[:count] = [row.wants_logits for row in rows]
         for pointer, row in zip(self._sequences, rows, strict=False):
-            pointer[0] = row.sequence
+            pointer[0] = row.sequence if sequence is None else sequence
         self._batch.n_tokens = count
         return self._batch
 
@@ -288,8 +300,8 @@ class _BatchArrays:
 
 
 def _check_settings(settings: ContextSettings) -> None:
-    if not 1 <= settings.sequences_max <= SEQUENCE_IDS_MAX // 2:
-        raise ValueError(f"sequences_max {settings.sequences_max}: 1 to {SEQUENCE_IDS_MAX // 2}, twins lie above")
+    if not 2 <= settings.sequences_max <= SEQUENCE_IDS_MAX // 2:
+        raise ValueError(f"sequences_max {settings.sequences_max}: 2 to {SEQUENCE_IDS_MAX // 2}, twins lie above")
     if settings.outputs_max < settings.sequences_max:
         raise ValueError("outputs_max below sequences_max ends the process inside llama.cpp")
     if settings.kv_type not in KV_TYPES:

@@ -307,14 +307,11 @@ class Worker:
                 self._end(answer, now)
 
     def _embed_next(self, now: int) -> bool:
-        cells = self._embeddings.next_tokens()
-        if cells == 0:
-            return False
-        sequence = self._scheduler.embedding_turn(now, cells)
-        if sequence is None:
+        cells = self._embeddings.next_cells()
+        if cells == 0 or self._scheduler.embedding_turn(now, cells) is None:
             return False
         started = time.perf_counter_ns()
-        answer = self._embeddings.run(sequence)
+        answer = self._embeddings.run()
         elapsed = time.perf_counter_ns() - started
         self._scheduler.embedding_done(now + elapsed, elapsed)
         if answer is not None:

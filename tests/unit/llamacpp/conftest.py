@@ -26,11 +26,17 @@ def open_context(tiny: Callable[[str], Path]) -> Iterator[Callable[..., LlamaCon
     models: list[LlamaModel] = []
     contexts: list[LlamaContext] = []
 
-    def make(name: str, *, cells: int = CELLS, sequences_max: int = 16, flash: bool = False) -> LlamaContext:
+    def make(
+        name: str, *, cells: int = CELLS, sequences_max: int = 16, flash: bool = False, window_full: bool = True
+    ) -> LlamaContext:
         model = LlamaModel(tiny(name))
         models.append(model)
         settings = ContextSettings(
-            cells=cells, sequences_max=sequences_max, kv_type="f16" if flash else "f32", flash_attention=flash
+            cells=cells,
+            sequences_max=sequences_max,
+            kv_type="f16" if flash else "f32",
+            flash_attention=flash,
+            window_full=window_full,
         )
         contexts.append(LlamaContext(model, settings))
         return contexts[-1]

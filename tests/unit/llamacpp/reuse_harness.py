@@ -34,7 +34,13 @@ class Harness:
     """A scheduler over a context, driven step by step with greedy draws."""
 
     def __init__(
-        self, context: LlamaContext, *, lanes: int = 4, hot_cells_max: int = 2048, host_bytes: int = 0
+        self,
+        context: LlamaContext,
+        *,
+        lanes: int = 4,
+        hot_cells_max: int = 2048,
+        host_bytes: int = 0,
+        pins: bool = True,
     ) -> None:
         self.context = context
         self.now = 0
@@ -45,6 +51,7 @@ class Harness:
                 batch_max=context.batch_max,
                 hot_cells_max=hot_cells_max,
                 host_bytes_max=host_bytes,
+                pins=pins,
                 prefill_rate=50_000.0,
                 decode_rate=5_000.0,
             ),

@@ -80,7 +80,7 @@ def test_a_damaged_blob_is_not_restored_and_empties_only_its_sequence(open_conte
 
 @pytest.mark.parametrize(
     "changes",
-    [{"sequences_max": 0}, {"sequences_max": 129}, {"outputs_max": 8}, {"kv_type": "f8"}, {"cells": 0}, {"threads": 0}],
+    [{"sequences_max": 1}, {"sequences_max": 129}, {"outputs_max": 8}, {"kv_type": "f8"}, {"cells": 0}, {"threads": 0}],
 )
 def test_settings_out_of_range_are_refused(open_context: Open, changes: dict[str, Any]) -> None:
     model = open_context("llama").model
@@ -92,10 +92,10 @@ def test_vectors_beside_generation_leave_the_next_logits_alone(open_context: Ope
     one, other = open_context("llama"), open_context("llama")
     for context in (one, other):
         assert context.decode(GOOD) is DecodeOutcome.DONE
-    vectors = one.embed(3, (1, 2, 3), 0)
+    vectors = one.embed((1, 2, 3), 0)
     assert vectors is not None
     assert vectors.shape == (3, 32)
-    one.remove(3, -1, -1)
+    one.embed_end()
     for context in (one, other):
         assert context.decode((Row(0, 1, 9, True),)) is DecodeOutcome.DONE
     assert one.logits(0).tobytes() == other.logits(0).tobytes()

@@ -194,3 +194,16 @@ def test_with_flash_attention_reuse_is_as_exact_as_it_can_be(bench: Callable[...
     base = b.tokens(300)
     turns = [b.harness.run(base[:cut] + b.tokens(20), draw=10, boundaries=(cut,)) for cut in (300, 300, 150, 40, 300)]
     b.check(*turns)
+
+
+def test_a_small_window_cache_reuses_less_and_is_as_exact(open_context: Callable[..., LlamaContext]) -> None:
+    context = open_context("gemma3", window_full=False)
+    harness = Harness(context, host_bytes=HOST_BYTES, pins=False)
+    b = Bench("gemma3", harness, open_context("gemma3"), random.Random(3))
+    known = [b.tokens(200)]
+    for _ in range(40):
+        base = b.random.choice(known)
+        cut = b.random.randrange(1, len(base) + 1)
+        run = b.harness.run((base[:cut] + b.tokens(b.random.randrange(1, 60)))[:600], draw=6, boundaries=(cut,))
+        b.check(run)
+        known.append(run.job.tokens + tuple(run.answer))

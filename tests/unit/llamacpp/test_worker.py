@@ -383,6 +383,39 @@ def test_embeddings_do_not_change_what_is_generated_beside_them(desk: Desk) -> N
     np.testing.assert_allclose(np.frombuffer(desk.said["f"][0].vectors[0], "<f4"), vectors[0], atol=1e-4)
 
 
+def test_a_long_embedding_is_computed_in_the_gaps_of_a_stream(desk: Desk) -> None:
+    stream = desk.ask(max_tokens=400, sampling=sampled(ignore_eos=True))
+    while not any(isinstance(one, Tokens) for one in desk.said[stream]):
+        desk.step()
+    begun = len(desk.said[stream])
+    desk.worker.handle(Embed("e", "tiny", ("x" * 900,)), desk.now)
+    desk.finish("e")
+    chunks = -(-900 // desk.worker._embeddings.chunk_max)
+    assert len(desk.said[stream]) - begun >= chunks - 1
+    alone = Embed("f", "tiny", ("x" * 900,))
+    desk.finish(stream)
+    desk.worker.handle(alone, desk.now)
+    desk.finish("f")
+    np.testing.assert_allclose(
+        np.frombuffer(desk.said["e"][0].vectors[0], "<f4"),
+        np.frombuffer(desk.said["f"][0].vectors[0], "<f4"),
+        atol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("pooling", ["last", "cls", "mean"])
+def test_each_pooling_is_of_the_tokens_it_names(desk: Desk, pooling: str) -> None:
+    tokens = tuple(range(100))
+    desk.worker.handle(Embed("e", "tiny", (tokens,), pooling), desk.now)
+    desk.finish("e")
+    context = desk.worker._context
+    parts = [context.embed(tokens[at : at + 50], at) for at in (0, 50)]
+    context.embed_end()
+    rows = np.concatenate([part for part in parts if part is not None])
+    expected = {"last": rows[-1], "cls": rows[0], "mean": rows.mean(axis=0)}[pooling]
+    np.testing.assert_allclose(np.frombuffer(desk.said["e"][0].vectors[0], "<f4"), expected, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("inputs", "pooling", "reason"),
     [
