@@ -269,8 +269,8 @@ class _Keeper(Observer):
             self._write(node)
 
     def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
-        place = self.cluster.places.get(node.name)
-        if events and place is not None and not place.snapshot_due:
+        place = self.cluster.places.get(node.name) if events else None
+        if place is not None and not place.snapshot_due:
             place.snapshot_due = True
             world.after(SNAPSHOT_EVERY_NS, self._due, node, node.life)
 

@@ -198,8 +198,10 @@ class Network:
         self._base = Trouble(latency=latency, loss=loss)
         self._troubles: dict[int, Trouble] = {}
         self._next_trouble = 0
-        self._paths: dict[tuple[str, str], Path] = {}
+        self._paths: dict[str, dict[str, Path]] = {}
         self._bound: dict[Address, str] = {}
+        self.bindings = 0
+        """How often an address changed hands; while it stays the same, a holder once looked up is right."""
         self._luck: dict[str, random.Random] = {}
         self._delays: dict[str, random.Random] = {}
         self.recorded: deque[Recorded] | None = deque(maxlen=RECORDED_MAX) if record else None
@@ -209,11 +211,13 @@ class Network:
 
     def bind(self, address: Address, name: str) -> None:
         """Let packets to `address` go to `name`; the last one bound has it."""
+        self.bindings += 1
         self._bound[address] = name
 
     def unbind(self, address: Address, name: str) -> None:
         """Give `address` up, unless somebody else has it by now."""
         if self._bound.get(address) == name:
+            self.bindings += 1
             del self._bound[address]
 
     def holder(self, address: Address) -> str | None:
@@ -255,15 +259,17 @@ class Network:
 
     def path(self, source: str, destination: str) -> Path:
         """What lies between two nodes now, one way."""
-        path = self._paths.get((source, destination))
+        paths = self._paths.get(source)
+        if paths is None:
+            paths = self._paths[source] = {}
+        path = paths.get(destination)
         if path is None:
-            path = Path()
+            path = paths[destination] = Path()
             path.add(self._base)
             for trouble in self._troubles.values():
                 if trouble.covers(source, destination):
                     path.add(trouble)
             path.settle()
-            self._paths[source, destination] = path
         return path
 
     def delays(self, source: str) -> random.Random:

@@ -228,10 +228,11 @@ class World:
         self.network.counts["replayed"] += 1
         kind = "request" if recorded.is_exchange else "datagram"
         item = Input(kind, recorded.source if source is None else source, recorded.data)
-        self._arrive(recorded.destination, item)
+        self._arrive(recorded.destination, item, "", -1)
 
-    def _arrive(self, destination: Address, item: Input) -> None:
-        name = self.network.holder(destination)
+    def _arrive(self, destination: Address, item: Input, holder: str, bindings: int) -> None:
+        """Give an input to whoever is at its destination: `holder`, unless addresses have changed hands since."""
+        name = holder if bindings == self.network.bindings else self.network.holder(destination)
         node = None if name is None else self.nodes[name]
         if node is None or node.machine is None:
             self.network.counts["unbound"] += 1
@@ -360,9 +361,9 @@ class World:
         if holder is None:
             network.counts["unbound"] += 1
             return
-        source = node.address
+        source, bindings = node.address, network.bindings
         for delay, data in network.datagram(node.name, holder, item.data):
-            self.at(self.now + delay, self._arrive, item.destination, Input("datagram", source, data))
+            self.at(self.now + delay, self._arrive, item.destination, Input("datagram", source, data), holder, bindings)
 
     def _send_failed(self, node: Node, life: int, destination: Address) -> None:
         if node.life == life and node.machine is not None:
