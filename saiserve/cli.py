@@ -6,6 +6,7 @@ Only this file talks to a terminal. It imports the server late, so that a bare i
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib.util
 import os
 import sys
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from saiserve.config import Settings
+    from saiserve.models.catalog import CatalogEntry
 
 SERVE_MODULES: Final = ("hypercorn", "starlette", "h11", "httpx2", "msgspec", "jinja2", "platformdirs", "psutil")
 """What every command but --version needs; a node with an engine needs llama_cpp, numpy and llguidance too."""
@@ -41,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from saiserve.errors import SettingsError
 
     parser = _parser()
-    parsed = parser.parse_args(arguments)
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        return _complain(_no_argument(unknown[0]))
     if parsed.command is None:
         parser.print_help()
         return EXIT_SETTINGS
@@ -64,9 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(command=None)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(title="commands")
-    node = commands.add_parser("node", help="run a node", allow_abbrev=False)
+    usage = "saiserve node [--SETTING VALUE ...] [--config FILE] [--dry-run]"
+    node = commands.add_parser("node", help="run a node", usage=usage, allow_abbrev=False)
     for setting in SETTINGS:
-        if not setting.secret:
+        if setting.secret:
+            node.add_argument(setting.flag, dest=setting.name, action=_NoFlag, nargs="?", help=argparse.SUPPRESS)
+        else:
             node.add_argument(
                 setting.flag, dest=setting.name, metavar="VALUE", help=f"{setting.meaning} (also {setting.name})"
             )
@@ -83,6 +90,27 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--config", type=Path, help="a saiserve.toml; default: ./saiserve.toml where there is one")
     node.add_argument("--dry-run", action="store_true", help="check the settings and exit")
     return parser
+
+
+def _no_argument(text: str) -> str:
+    from saiserve.config import SETTINGS
+
+    flags = [setting.flag for setting in SETTINGS if not setting.secret]
+    name = text.partition("=")[0]
+    close = difflib.get_close_matches(name, flags, n=1, cutoff=0.75)
+    return f"{name!r} is no argument of this command" + (
+        f": did you mean {close[0]}?" if close else "; --help after the command lists them"
+    )
+
+
+class _NoFlag(argparse.Action):
+    """Where a secret would be a flag: say where it belongs, without repeating it."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.error(
+            f"{self.option_strings[0]} does not exist, because every user of the machine sees a command line: "
+            f"set {self.dest} in the environment or in saiserve.toml"
+        )
 
 
 def _settings(parsed: argparse.Namespace) -> Settings:
@@ -106,11 +134,23 @@ def _node(parsed: argparse.Namespace) -> int:
     if parsed.dry_run:
         for warning in settings.warnings:
             print(f"warning: {warning}")
+        _check_files(settings, entries)
         print(f"settings are good: {settings.node_name} serves {', '.join(e.id for e in entries) or 'no model'}")
         return 0
     from saiserve.serve import serve_node
 
     return serve_node(settings)
+
+
+def _check_files(settings: Settings, entries: Sequence[CatalogEntry]) -> None:
+    """Refuse files that should be on this machine and are not; nothing is fetched."""
+    import trio
+
+    from saiserve.models.store import store_from
+
+    for entry in entries:
+        if entry.source.startswith(("path:", "package:")):
+            trio.run(store_from(settings).locate, entry)
 
 
 def _models(_parsed: argparse.Namespace) -> int:
@@ -137,15 +177,23 @@ def _fetch(parsed: argparse.Namespace) -> int:
 def _state(parsed: argparse.Namespace) -> int:
     import httpx2
 
-    secret = os.environ.get("CLUSTER_SECRET", "").partition(",")[0]
+    from saiserve.auth import parse_client_keys
+
+    secret = os.environ.get("CLUSTER_SECRET", "").partition(",")[0].strip()
+    keys = parse_client_keys(os.environ.get("API_KEY", ""))
+    # A single box has no cluster secret, and a client key is enough there.
+    headers = {"X-SAI-Cluster": secret} if secret or not keys else {"x-api-key": keys[0].secret.decode()}
     try:
-        response = httpx2.get(f"{parsed.url.rstrip('/')}/cluster/state", headers={"X-SAI-Cluster": secret}, timeout=10)
+        response = httpx2.get(f"{parsed.url.rstrip('/')}/cluster/state", headers=headers, timeout=10)
     except httpx2.HTTPError as error:
         return _complain(
             f"{parsed.url} does not answer ({type(error).__name__}): is a node running there?", EXIT_FAILED
         )
     if response.status_code == 401:
-        return _complain("the node refuses: set CLUSTER_SECRET to the cluster's secret", EXIT_FAILED)
+        return _complain(
+            "the node refuses: set CLUSTER_SECRET to the cluster's secret, or for a single box API_KEY to its key",
+            EXIT_FAILED,
+        )
     if response.status_code != 200:
         return _complain(f"{parsed.url} answered status {response.status_code}", EXIT_FAILED)
     print(response.text)

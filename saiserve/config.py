@@ -31,7 +31,7 @@ NAME_CHARACTERS_MAX: Final = 63
 
 FILE_DEFAULT: Final = "saiserve.toml"
 _OWN_PREFIXES: Final = ("CLUSTER_", "SAI_")
-"""Variables of these prefixes are ours: an unknown one is a slip."""
+"""Variables of these prefixes are ours: one that resembles a setting is refused, any other warned of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,10 @@ def _secrets(value: str) -> tuple[str, ...]:
 
 
 def _client_keys(value: str) -> tuple[ClientKey, ...]:
-    keys = parse_client_keys(value)
+    try:
+        keys = parse_client_keys(value)
+    except SettingsError as error:
+        raise SettingsError(str(error).removeprefix("API_KEY: ").removesuffix(".")) from None
     if len({key.name for key in keys}) < len(keys):
         raise SettingsError("gives two keys the same name: rename one")
     return keys
@@ -265,12 +268,14 @@ def _refuse_slips(environment: Mapping[str, str], warnings: list[str]) -> None:
     for name in environment:
         if name in _BY_NAME:
             continue
-        close = difflib.get_close_matches(name, list(_BY_NAME), n=1, cutoff=0.85)
-        if not close or close[0] in environment:
-            continue
-        if name.startswith(_OWN_PREFIXES):
+        is_own = name.startswith(_OWN_PREFIXES)
+        close = [c for c in difflib.get_close_matches(name, list(_BY_NAME), n=1, cutoff=0.85) if c not in environment]
+        if close and is_own:
             raise SettingsError(f"{name} (from the environment) is no setting: did you mean {close[0]}?")
-        if close[0] not in {"HOST", "PORT", "LANES", "MODELS", "THREADS"}:
+        if is_own:
+            warnings.append(f"{name} is set but is no setting of this server")
+        elif close and close[0] not in {"HOST", "PORT"}:
+            # HOSTS, PORTS and the like are common names of other programs' variables.
             warnings.append(f"{name} is set but is no setting of this server; {close[0]} is")
 
 

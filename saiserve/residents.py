@@ -115,6 +115,7 @@ class Residents:
             return
         report = progress_line(entry.id, lambda text: log.info("fetching %s", text.strip()), live=False)
         resident.path = await self.store.locate(entry, progress=report)
+        log.info("loading %s and measuring how fast it is", entry.id)
         template = entry.template_text
         resident.digest = await trio.to_thread.run_sync(file_digest, resident.path, template or "")
         await self._run_llama(resident, template, task_status)

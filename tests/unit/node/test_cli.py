@@ -65,12 +65,6 @@ def test_a_wrong_argument_is_one_sentence(arguments: list[str], words: str, caps
     assert "Traceback" not in error
 
 
-def test_secrets_are_no_flags(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["node", "--api-key", KEY])
-    capsys.readouterr()
-
-
 def test_known_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["models"]) == 0
     assert "q35-4b" in capsys.readouterr().out
@@ -82,3 +76,27 @@ def test_importing_the_command_line_imports_no_server() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     assert out.strip() == "[]"
+
+
+@pytest.mark.parametrize("arguments", [["--api-key", KEY], [f"--cluster-secret={KEY}"], ["--hf-token", KEY]])
+def test_a_secret_as_a_flag_is_refused_without_repeating_it(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["node", *arguments])
+    assert end.value.code == cli.EXIT_SETTINGS
+    error = capsys.readouterr().err
+    assert "in the environment" in error
+    assert KEY not in error
+
+
+def test_a_misspelt_flag_is_refused_with_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["node", "--lane", "3"]) == cli.EXIT_SETTINGS
+    assert "did you mean --lanes?" in capsys.readouterr().err
+    assert cli.main(["node", f"--apikey={KEY}"]) == cli.EXIT_SETTINGS
+    assert KEY not in capsys.readouterr().err
+
+
+def test_a_dry_run_misses_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["node", "--models", "no-such-file.gguf", "--dry-run"]) == cli.EXIT_SETTINGS
+    assert "there is no file no-such-file.gguf" in capsys.readouterr().err

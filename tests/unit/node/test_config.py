@@ -100,6 +100,8 @@ def test_a_wrong_setting_is_refused_by_name(environment: dict[str, str], words: 
         ({"CLUSTER_SECRET": "short", "HOST": "127.0.0.1"}, "CLUSTER_SECRET has under 16"),
         ({"CLUSTER_ADVERTISE": "10.0.0.1:1"}, "stays a single box"),
         ({"API_KEYS": STRONG}, "API_KEYS is set but is no setting"),
+        ({"MODEL": "4b"}, "MODEL is set but is no setting of this server; MODELS is"),
+        ({"CLUSTER_PEERS": "10.0.0.1:1"}, "CLUSTER_PEERS is set but is no setting"),
     ],
 )
 def test_a_weak_or_idle_setting_draws_a_warning(environment: dict[str, str], words: str) -> None:
@@ -107,7 +109,12 @@ def test_a_weak_or_idle_setting_draws_a_warning(environment: dict[str, str], wor
 
 
 def test_a_good_setup_draws_no_warning() -> None:
-    assert settings({"API_KEY": STRONG, "CLUSTER_SECRET": OTHER, "HOST": "127.0.0.1", "PATH": "/bin"}).warnings == ()
+    assert (
+        settings(
+            {"API_KEY": STRONG, "CLUSTER_SECRET": OTHER, "HOST": "127.0.0.1", "PATH": "/bin", "HOSTS": "x"}
+        ).warnings
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
