@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup serve cluster check lint types quick test accept docs clean
+.PHONY: help setup serve cluster check lint types quick slow test accept docs clean
 
 help:
 	@echo "make serve    set up and run one node on SmolLM2, http://127.0.0.1:8081"
@@ -45,12 +45,15 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 quick: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2
+
+# One at a time: these start processes and measure what happens between them.
+slow: $(VENV)/.dev
+	$(BIN)/python -m pytest -m slow
 
 check: lint types quick
 
-test: lint types
-	$(BIN)/python -m pytest
+test: lint types quick slow
 
 accept: $(VENV)/.dev
 	$(BIN)/python -m acceptance

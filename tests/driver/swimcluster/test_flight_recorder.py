@@ -155,7 +155,7 @@ class Evil:
         Evil(Path, "/"),
         {"not": "a machine"},
     ],
-    ids=str,
+    ids=["system", "eval", "getattr", "open", "import", "path", "a table"],
 )
 def test_a_checkpoint_that_names_anything_but_a_machine_is_refused(evil: object) -> None:
     settings = config("a", advertise="a:1")
