@@ -1,6 +1,6 @@
 """The node's one port: other nodes first, then operators and clients, on hypercorn's trio worker.
 
-Requests of other nodes (`/cluster/swim`, `/cluster/generate`, …) are answered ahead of the application, so that a busy
+Requests of other nodes (`/cluster/swim`, `/cluster/peer/generate`, …) are answered ahead of the application, so that a busy
 API never makes this node look dead.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import socket
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,12 +25,12 @@ from saiserve.api.context import Api
 from saiserve.api.http import Message, Receive, Scope, Send
 from saiserve.app import AsgiApp, create_app
 from saiserve.auth import Auth
+from saiserve.config import Settings
 from saiserve.errors import SettingsError
 from saiserve.metering.metrics import CONTENT_TYPE, NodeMetrics, Tally
 from saiserve.node import FACTS_CALL, Node
 from saiserve.node_service import NodeService
 from saiserve.peers.server import PeerPort, SwimPort
-from swimcluster.address import Address
 
 KEEP_ALIVE_S: Final = 75.0
 """Idle connections of clients and nodes are closed after this."""
@@ -67,19 +68,18 @@ async def run_http(
         calls={FACTS_CALL: node.tell_facts},
     )
     server = HttpServer(port)
+    # Bound here and handed over: from inside hypercorn the error would come out in groups.
+    listener = listen(node.settings)
     try:
         async with trio.open_nursery() as nursery:
             serve = partial(
                 hypercorn.trio.serve,
                 finish_sends(port),
-                _hypercorn_config(node),
+                _hypercorn_config(node, listener.detach()),
                 shutdown_trigger=server.stopping.wait,
                 mode="asgi",
             )
-            try:
-                await nursery.start(serve)
-            except OSError as error:
-                raise _port_error(node, error) from error
+            await nursery.start(serve)
             task_status.started(server)
     finally:
         server.stopped.set()
@@ -117,9 +117,28 @@ def finish_sends(app: AsgiApp) -> AsgiApp:
     return finishing
 
 
-def _hypercorn_config(node: Node) -> hypercorn.config.Config:
+def listen(settings: Settings) -> socket.socket:
+    """The node's port, open.
+
+    Raises:
+        SettingsError: it cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.bind((settings.host.strip("[]"), settings.port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _port_error(settings, error) from error
+    return listener
+
+
+def _hypercorn_config(node: Node, descriptor: int) -> hypercorn.config.Config:
     config = hypercorn.config.Config()
-    config.bind = [str(Address(node.settings.host, node.settings.port))]
+    config.bind = [f"fd://{descriptor}"]
     config.graceful_timeout = node.settings.drain_s
     config.keep_alive_timeout = KEEP_ALIVE_S
     config.backlog = BACKLOG
@@ -130,10 +149,14 @@ def _hypercorn_config(node: Node) -> hypercorn.config.Config:
     return config
 
 
-def _port_error(node: Node, error: OSError) -> SettingsError:
-    where = f"{node.settings.host} port {node.settings.port}"
-    if error.errno == errno.EADDRINUSE:
-        return SettingsError(f"{where} is in use by another program: set PORT, or end the other")
-    if error.errno == errno.EACCES:
-        return SettingsError(f"{where} needs more rights: set PORT to one above 1023")
-    return SettingsError(f"cannot listen on {where}: {error.strerror}; check HOST and PORT")
+def _port_error(settings: Settings, error: OSError) -> SettingsError:
+    where = f"{settings.host} port {settings.port}"
+    match error.errno:
+        case errno.EADDRINUSE:
+            return SettingsError(f"{where} is in use by another program: set PORT, or end the other")
+        case errno.EACCES:
+            return SettingsError(f"{where} needs more rights: set PORT to one above 1023")
+        case errno.EADDRNOTAVAIL:
+            return SettingsError(f"HOST {settings.host} is no address of this machine: set it to one, or to 0.0.0.0")
+        case _:
+            return SettingsError(f"cannot listen on {where}: {error.strerror}; check HOST and PORT")
