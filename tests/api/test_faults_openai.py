@@ -159,6 +159,16 @@ async def test_bytes_that_are_no_json_object_are_400():
             await assert_refused(await http.post(CHAT, content=body), 400)
 
 
+async def test_nesting_is_bounded_even_where_nothing_reads_it():
+    start = b'{"model":"smol","messages":[{"role":"user","content":"hi"}],"unread":'
+    async with serving() as served, served.http(**{"content-type": "application/json"}) as http:
+        fits = limits.JSON_DEPTH_MAX - 1
+        assert (await http.post(CHAT, content=start + b"[" * fits + b"]" * fits + b"}")).status_code == 200
+        for depth in (fits + 1, 5_000, 500_000):
+            error = await assert_refused(await http.post(CHAT, content=start + b"[" * depth + b"]" * depth + b"}"), 400)
+            assert "deeper" in error["message"]
+
+
 async def test_the_last_of_duplicate_keys_wins():
     async with serving() as served, served.http(**{"content-type": "application/json"}) as http:
         body = b'{"model":"none","messages":[],"messages":[{"role":"user","content":"a","content":"b"}],"model":"smol"}'

@@ -71,6 +71,12 @@ async def test_tokens_go_out_and_come_back():
         assert served.service.requests[0].template_options == {"add_special": False, "parse_special": True}
 
 
+async def test_tokens_that_do_not_exist_are_400():
+    async with serving() as served, served.http() as http:
+        for tokens in ([0x110000], [-1], ["a"], [2**31]):
+            assert (await http.post("/detokenize", json={"model": "smol", "tokens": tokens})).status_code == 400
+
+
 async def test_a_template_is_applied_and_counted_without_generating():
     async with serving() as served, served.http() as http:
         applied = (await http.post("/apply-template", json={"model": "smol", "messages": HI})).json()

@@ -96,6 +96,8 @@ class ScriptedService:
         """Count one token per character of all text; tokens are code points."""
         self.requests.append(request)
         if request.prompt_tokens is not None:
+            if max(request.prompt_tokens) > 0x10FFFF:
+                raise ApiError(ErrorKind.INVALID_REQUEST, "a token is not in the vocabulary")
             text = "".join(map(chr, request.prompt_tokens))
         elif request.prompt_text is not None:
             text = request.prompt_text
