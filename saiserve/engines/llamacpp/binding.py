@@ -125,6 +125,7 @@ class LlamaContext:
         self.batch_max = min(int(llama_cpp.llama_n_ubatch(self._handle)), int(llama_cpp.llama_n_batch(self._handle)))
         self.outputs_max = settings.outputs_max
         self._rows = _BatchArrays(self.batch_max)
+        self._threads = settings.threads
         self._row_type = ctypes.c_float * self._vocabulary_size
         self._outputs: frozenset[int] = frozenset()
         self._window = model.window
@@ -198,6 +199,12 @@ class LlamaContext:
         # Ten times cheaper than numpy's as_array, which builds a type on each call.
         row = memoryview(self._row_type.from_address(ctypes.addressof(pointer.contents)))
         return np.frombuffer(row, np.float32)
+
+    def use_threads(self, threads: int) -> None:
+        """Compute with so many threads from the next batch on."""
+        if threads != self._threads:
+            self._threads = threads
+            llama_cpp.llama_set_n_threads(self._handle, threads, threads)
 
     def embed(self, tokens: Sequence[int], start: int) -> NDArray[np.float32] | None:
         """Compute tokens at positions from `start` of the embedding sequence; their vectors, (tokens, size), copied.

@@ -15,12 +15,13 @@ from saiserve.engines.llamacpp.constraint import ConstraintCompiler
 from saiserve.engines.llamacpp.gguf_file import ModelFile, ModelFileError, read_model_file
 from saiserve.engines.llamacpp.kv import Family
 from saiserve.engines.llamacpp.lanes import CELLS_PER_LANE_MIN, lanes_for
-from saiserve.engines.llamacpp.probe import Speeds, measure
+from saiserve.engines.llamacpp.probe import Speeds, lone_step_s, measure
 from saiserve.engines.llamacpp.prompting import PromptReader
 from saiserve.engines.llamacpp.protocol import ModelFacts
 from saiserve.engines.llamacpp.scheduler import Scheduler, SchedulerConfig
 from saiserve.engines.llamacpp.settings import CELLS_DEFAULT, CONTEXT_DEFAULT_MAX, EngineSettings
 from saiserve.engines.llamacpp.template import ChatTemplate, TemplateError
+from saiserve.engines.llamacpp.threads import ThreadChooser
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
 from saiserve.engines.llamacpp.worker import Worker
 
@@ -31,9 +32,10 @@ SEQUENCES_MAX_RECURRENT = 16
 BATCH_MAX = 512
 LANES_MIN = 4
 """Fewer would make a measurement beside busy neighbours last for the engine's life."""
-LONGEST_STEP_S = 5.0
+LONGEST_STEP_S = 8.0
 """On slow machines the batch shrinks to what takes this long, so that cancels and heartbeats come through."""
-BATCH_MIN = 32
+BATCH_MIN = 128
+"""However slow it was while it was measured: shorter pieces cost much of the prefill's speed."""
 KV_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 """Bytes per value of each KV type."""
 MEMORY_SPARE = 0.05
@@ -75,6 +77,7 @@ def load_worker(
         raise EngineLoadError(str(error)) from error
     except (LoadError, TemplateError, ValueError) as error:
         raise EngineLoadError(f"{path} cannot be served: {error}") from error
+    threads = _choose_threads(context, settings, max(vocabulary.special.bos, 0))
     speeds = measure(context, max(vocabulary.special.bos, 0), streams_max=context.sequences_max - 1)
     lanes = choose_lanes(settings.lanes, speeds.stream_rates, context.cells_total, context.sequences_max - 1)
     worker = Worker(
@@ -84,6 +87,7 @@ def load_worker(
         compiler=ConstraintCompiler(vocabulary, model.vocab),
         scheduler=Scheduler(context, _scheduler_config(settings, context, speeds, lanes)),
         context_tokens=context_tokens,
+        threads=threads,
         on_ready=on_ready,
     )
     return worker, ModelFacts(
@@ -95,7 +99,7 @@ def load_worker(
         context_trained=model.context_trained,
         cells=context.cells_total,
         lanes=lanes,
-        threads=threads_for(settings.threads),
+        threads=threads.threads,
         embedding_size=model.embedding_size,
         window=context.window,
         has_template=template is not None,
@@ -111,6 +115,22 @@ def choose_lanes(asked: int | None, stream_rates: dict[int, float], cells_total:
         return max(1, min(asked, lanes_max))
     roomy = max(1, min(LANES_MIN, cells_total // CELLS_PER_LANE_MIN, lanes_max))
     return max(roomy, lanes_for(stream_rates, cells_total=cells_total, lanes_max=lanes_max))
+
+
+def _choose_threads(context: LlamaContext, settings: EngineSettings, token: int) -> ThreadChooser:
+    """A chooser that starts from what is fastest now; fixed when the operator said how many."""
+    most = threads_for(settings.threads)
+    if settings.threads is not None or most == 1:
+        return ThreadChooser(most, fixed=True)
+    step_s: dict[int, float] = {}
+    threads = most
+    while threads >= 1:
+        context.use_threads(threads)
+        step_s[threads] = lone_step_s(context, token)
+        threads //= 2
+    chooser = ThreadChooser(most, step_s)
+    context.use_threads(chooser.threads)
+    return chooser
 
 
 def threads_for(asked: int | None) -> int:

@@ -11,6 +11,8 @@ from saiserve.engines.llamacpp.lanes import MEASURE_AT, SPEED_FLOOR
 
 PROBE_S = 1.5
 """Time after which no further stream count is tried."""
+LONE_S = 0.3
+"""The same for one thread count."""
 PREFILL_TOKENS = 64
 STEPS = 5
 """Steps per stream count; the fastest counts, because neighbours only ever slow a step down."""
@@ -47,12 +49,25 @@ def measure(kv: KvCache, token: int, *, streams_max: int, clock: Callable[[], fl
             rows = tuple(Row(stream, position.get(stream, 0), token, True) for stream in range(count))
             fastest = min(fastest, _step(kv, rows, clock))
             position.update({row.sequence: row.position + 1 for row in rows})
+            if clock() - started > PROBE_S:
+                break
         stream_rates[count] = 1 / max(fastest, 1e-9)
         if stream_rates[count] < stream_rates[1] * SPEED_FLOOR:
             break
     for stream in position:
         kv.remove(stream, -1, -1)
     return Speeds(prefill_rate, stream_rates)
+
+
+def lone_step_s(kv: KvCache, token: int, *, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of one stream's step, the median of a few, because this one asks how it is and not how it could be."""
+    started = clock()
+    _step(kv, (Row(0, 0, token, True),), clock)
+    times = [_step(kv, (Row(0, 1, token, True),), clock)]
+    while len(times) < STEPS and clock() - started < LONE_S:
+        times.append(_step(kv, (Row(0, 1 + len(times), token, True),), clock))
+    kv.remove(0, -1, -1)
+    return sorted(times)[len(times) // 2]
 
 
 def _step(kv: KvCache, rows: tuple[Row, ...], clock: Callable[[], float]) -> float:

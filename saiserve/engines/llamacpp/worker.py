@@ -24,6 +24,7 @@ from saiserve.engines.llamacpp.kv import DecodeOutcome
 from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, PromptTokens
 from saiserve.engines.llamacpp.sampler import Sampler, SamplingError, sampling_fault
 from saiserve.engines.llamacpp.scheduler import Scheduler
+from saiserve.engines.llamacpp.threads import ThreadChooser
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
 from saiserve.engines.messages import (
     Accepted,
@@ -73,6 +74,7 @@ class Worker:
         compiler: ConstraintCompiler,
         scheduler: Scheduler,
         context_tokens: int,
+        threads: ThreadChooser,
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_ready` is called from another thread when a constraint has compiled: `step` has work then."""
@@ -82,6 +84,7 @@ class Worker:
         self._compiler = compiler
         self._scheduler = scheduler
         self._context_tokens = context_tokens
+        self._threads = threads
         self._on_ready = on_ready
         self._answers: dict[str, Answer] = {}
         self._compiling: dict[str, tuple[Generate, PromptTokens, Future[Matcher]]] = {}
@@ -263,9 +266,12 @@ class Worker:
         self._notify(self._scheduler.notices(), now)
         if plan is None:
             return self._embed_next(now) or self._scheduler.has_chores
+        self._context.use_threads(self._threads.threads)
         decode_started = time.perf_counter_ns()
         outcome = self._context.decode(plan.rows)
         decode_ns = time.perf_counter_ns() - decode_started
+        if outcome is DecodeOutcome.DONE:
+            self._threads.observe(len(plan.rows), decode_ns / NS)
         now += time.perf_counter_ns() - started
         self._notify(self._scheduler.completed(now, plan, outcome, decode_ns), now)
         sampling_started = time.perf_counter_ns()
@@ -361,6 +367,7 @@ class Worker:
             "step_s": shares.step_ns / NS,
             "decode_s": shares.decode_ns / NS,
             "sampling_s": shares.sampling_ns / NS,
+            "threads": float(self._threads.threads),
             "embeddings_waiting": float(len(self._embeddings)),
         }
 
