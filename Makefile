@@ -59,4 +59,4 @@ accept: $(VENV)/.dev
 	$(BIN)/python -m acceptance
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .state .mypy_cache .ruff_cache .pytest_cache

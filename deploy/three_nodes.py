@@ -35,12 +35,13 @@ def main() -> int:
         if not all(ready(port, node) for port, node in zip(PORTS, nodes, strict=True)):
             print("a node did not become ready: see its lines above", file=sys.stderr)
             return 1
-        print(usage(key, secret), flush=True)
-        while all(node.poll() is None for node in nodes):
-            time.sleep(0.5)
+        print(usage(key, secret, nodes), flush=True)
         # One node going is a thing to try: the others serve on.
-        while any(node.poll() is None for node in nodes):
+        running = dict(zip(PORTS, nodes, strict=True))
+        while running:
             time.sleep(0.5)
+            for port in [port for port, node in running.items() if node.poll() is not None]:
+                print(f"[{port}] ended with exit code {running.pop(port).returncode}", flush=True)
     except KeyboardInterrupt:
         print("\nending the nodes", flush=True)
     finally:
@@ -49,7 +50,7 @@ def main() -> int:
 
 
 def start(port: int, model: str, key: str, secret: str, state: Path) -> subprocess.Popen[bytes]:
-    """Start one node and copy its lines to this terminal with its port in front."""
+    """Start one node and copy its log to this terminal with its port in front; `usage` stands for its first lines."""
     environment = {
         **os.environ,
         "HOST": "127.0.0.1",
@@ -67,14 +68,14 @@ def start(port: int, model: str, key: str, secret: str, state: Path) -> subproce
         [sys.executable, "-m", "saiserve.cli", "node"],
         env=environment,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         start_new_session=True,
     )
 
     def copy() -> None:
-        assert node.stdout is not None
-        for line in node.stdout:
+        assert node.stderr is not None
+        for line in node.stderr:
             sys.stdout.write(f"[{port}] {line.decode('utf-8', 'replace')}")
             sys.stdout.flush()
 
@@ -95,11 +96,12 @@ def ready(port: int, node: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def usage(key: str, secret: str) -> str:
+def usage(key: str, secret: str, nodes: list[subprocess.Popen[bytes]]) -> str:
     """What to try, with this run's key and secret."""
     chat = f"http://127.0.0.1:{PORTS[0]}/v1/chat/completions"
+    ready_ones = [f"{m} on {p} (pid {n.pid})" for p, m, n in zip(PORTS, MODELS, nodes, strict=True)]
     return f"""
-Three nodes are ready: {", ".join(f"{m} on {p}" for p, m in zip(PORTS, MODELS, strict=True))}.
+Three nodes are ready: {", ".join(ready_ones)}.
 
 # who is there, and what each node serves
 curl -sS -H "X-SAI-Cluster: {secret}" http://127.0.0.1:{PORTS[0]}/cluster/state
@@ -108,7 +110,10 @@ curl -sS -H "X-SAI-Cluster: {secret}" http://127.0.0.1:{PORTS[0]}/cluster/state
 curl -sS {chat} -H "Authorization: Bearer {key}" -H 'Content-Type: application/json' \\
   -d '{{"model":"gemma-3-270m","messages":[{{"role":"user","content":"hi"}}],"max_tokens":32}}'
 
-Ctrl-C ends them; kill one of the processes to see the others carry on.
+# kill a node in the middle of an answer: the answer goes on from the other node with the model
+kill -9 {nodes[1].pid}
+
+Ctrl-C ends them all.
 """
 
 
