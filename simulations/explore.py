@@ -89,8 +89,8 @@ def check(before: State, after: State) -> Sequence[str]:
     return found
 
 
-def _version(member: Member) -> tuple[int, int, int]:
-    return member.epoch, member.incarnation, int(member.state)
+def _version(member: Member) -> tuple[int, bytes, int, int]:
+    return member.epoch, member.instance, member.incarnation, int(member.state)
 
 
 Case = tuple[str, int, int, int, int]

@@ -37,14 +37,14 @@ class Checker(Observer):
 
 
 class VersionsRise(Checker):
-    """At one observer a member's (epoch, incarnation, state) never falls while it is remembered.
+    """At one observer a member's (epoch, instance, incarnation, state) never falls while it is remembered (rule P1).
 
     This is legal transitions and no resurrection in one: at an equal version only ALIVE → SUSPECT → DEAD → LEFT,
     and whoever is gone comes back with a higher version only.
     """
 
     def __init__(self) -> None:
-        self.held: dict[str, dict[str, tuple[int, int, int]]] = {}
+        self.held: dict[str, dict[str, Version]] = {}
 
     def booted(self, world: World, node: Node) -> None:
         self.held[node.name] = {}
@@ -54,26 +54,33 @@ class VersionsRise(Checker):
         for event in events:
             member = getattr(event, "member", None)
             if isinstance(member, Member):
-                version = (member.epoch, member.incarnation, int(member.state))
+                version = _version(member)
                 if version < held.get(member.name, version):
-                    text = f"{type(event).__name__} takes {member.name} from {_version(held[member.name])}"
-                    self.violated(world, node, f"{text} to {_version(version)}")
+                    text = f"{type(event).__name__} takes {member.name} from {_words(held[member.name])}"
+                    self.violated(world, node, f"{text} to {_words(version)}")
                 held[member.name] = version
 
     def looked(self, world: World, node: Node, members: tuple[Member, ...], departed: tuple[Member, ...]) -> None:
         before = self.held[node.name]
-        after: dict[str, tuple[int, int, int]] = {}
+        after: dict[str, Version] = {}
         for member in (*members, *departed):
-            version = (member.epoch, member.incarnation, int(member.state))
+            version = _version(member)
             after[member.name] = version
             held = before.get(member.name)
             if held is not None and version < held:
-                self.violated(world, node, f"{member.name} fell from {_version(held)} to {_version(version)}")
+                self.violated(world, node, f"{member.name} fell from {_words(held)} to {_words(version)}")
         self.held[node.name] = after
 
 
-def _version(version: tuple[int, int, int]) -> str:
-    return f"{MemberState(version[2]).name} {version[0]}.{version[1]}"
+Version = tuple[int, bytes, int, int]
+
+
+def _version(member: Member) -> Version:
+    return member.epoch, member.instance, member.incarnation, int(member.state)
+
+
+def _words(version: Version) -> str:
+    return f"{MemberState(version[3]).name} {version[0]}.{version[2]} of {version[1].hex()[:4]}"
 
 
 class OneContentPerVersion(Checker):
