@@ -11,9 +11,10 @@ import pytest
 from simulations import QUESTIONS
 from simulations.__main__ import main, question
 from simulations.question import Answer, Parameters, Question, ask, table
+from swimcluster.testing import SimulatedCluster, default_checkers
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-QUICK = ("message_load", "mass_restart", "identity", "dissemination", "partition_heal")
+QUICK = ("message_load", "mass_restart", "identity")
 """Answered in a few seconds each; the others are marked slow."""
 
 
@@ -70,3 +71,16 @@ def test_an_example_runs(example, capsys):
     runpy.run_path(str(EXAMPLES / example), run_name="__main__")
     told = capsys.readouterr().out
     assert "invariants violated: none" in told or "Partition(" in told
+
+
+def test_the_first_program_of_the_page_on_testing_runs_as_printed(capsys):
+    page = (EXAMPLES.parent / "docs" / "swimcluster" / "testing.md").read_text()
+    program = page.split("```python\n")[1].split("```")[0]
+    exec(compile(program, "testing.md", "exec"), {})
+    assert len(capsys.readouterr().out.strip()) == 32
+
+
+def test_the_page_on_testing_names_every_checker():
+    page = (EXAMPLES.parent / "docs" / "swimcluster" / "testing.md").read_text()
+    for checker in default_checkers(SimulatedCluster(5, seed=1)):
+        assert f"`{type(checker).__name__}`" in page
