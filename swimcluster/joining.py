@@ -45,7 +45,7 @@ class Seed:
         """Do what the seed's verdict says."""
         core, first = self._core, packet.messages[0] if packet.messages else None
         self.is_self = False
-        if not isinstance(first, SyncReply):
+        if not isinstance(first, SyncReply) or not core.is_active:
             self.failed(now)
             return
         if first.verdict == Verdict.SELF:
@@ -62,8 +62,8 @@ class Seed:
             self.dial(now)
         else:
             self.met = packet.name
-            core.synchronizer.merge(now, packet)
             core.joiner.let_in(now, self)
+            core.synchronizer.merge(now, packet)
             self._end(now)
 
     def failed(self, now: int) -> None:
@@ -85,7 +85,7 @@ class Joiner:
         self._next = 0
         self._failures = 0
         self._round_is_open = False
-        self._timer: Timer | None = None
+        self._timer: Timer = core.timers.set(core.now, self._round)
         self._has_told_joined = False
         self._asked_for: tuple[Address, ...] = ()
         self._asked: list[Seed] = []
@@ -99,12 +99,10 @@ class Joiner:
         self.add(self._core.config.seeds, is_hint=False)
         if not self._seeds:
             self._core.set_status(JoinStatus.JOINED)
-        self._timer = self._core.timers.set(now, self._round)
 
     def lost_all(self, now: int) -> None:
         """The last live member is gone: dial soon, as at the start."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._failures = 0
         self._timer = self._core.timers.set(now + self._core.jittered(self._backoff_ns()), self._round)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from swimcluster.address import Address
 from swimcluster.codec import encode_message
@@ -126,10 +126,6 @@ class Membership:
         self.observer: Callable[[Transition], None] | None = None
         self._sorted: list[Entry] | None = None
 
-    def __iter__(self) -> Iterator[Entry]:
-        yield from self.live.values()
-        yield from self.gone.values()
-
     @property
     def count(self) -> int:
         """Live members, this one included: the n of all formulas."""
@@ -170,9 +166,7 @@ class Membership:
             entry.since = now
             self._file(entry)
         if self.observer is not None and before is not None:
-            after = entry.record()
-            if after != before:
-                self.observer(Transition(entry.name, before, after, cause))
+            self.observer(Transition(entry.name, before, entry.record(), cause))
 
     def forget(self, entry: Entry, cause: str) -> None:
         """Drop a departed entry."""

@@ -87,7 +87,7 @@ class News:
             return
         entry = core.table.get(name)
         if entry is None:
-            core.verifier.heard_failure(name, claim)
+            core.verifier.heard_failure(now, name, claim)
             core.statistics.dropped_unknown += 1
             return
         if not self._is_plausible(entry, claim):
@@ -115,10 +115,8 @@ class News:
     # Own evidence -----------------------------------------------------------------------------------------------
 
     def accuse(self, now: int, entry: Entry) -> None:
-        """Suspect a member whose probe failed, or confirm the suspicion that runs."""
+        """Suspect a live member whose probe failed, or confirm the suspicion that runs."""
         core = self._core
-        if not entry.is_live:
-            return
         if entry.suspicion is not None:
             self._confirm(now, entry, core.identity.name)
             return
@@ -128,9 +126,9 @@ class News:
         core.publish(entry.name, entry.claim_bytes(core.identity.name))
 
     def heard_first_hand(self, now: int, entry: Entry, incarnation: int) -> None:
-        """Take the incarnation on a member's own packet: it says ALIVE at that version, without the payload."""
+        """Take the greater incarnation on a member's own packet: it says ALIVE at that version, without the payload."""
         claim = entry.claim._replace(incarnation=incarnation, state=ALIVE)
-        if overrides(claim, entry.claim) and self._is_plausible(entry, claim):
+        if self._is_plausible(entry, claim):
             self.adopt(now, entry, claim, None, "own packet")
 
     # Effects ----------------------------------------------------------------------------------------------------

@@ -70,9 +70,7 @@ class Probe:
     def acked(self, now: int, packet: Packet) -> None:
         """Take an ack: the member's own is direct, any other must come from a relay that was asked."""
         core = self._core
-        if packet.name == self.entry.name:
-            if packet.instance != self.instance:
-                return
+        if packet.instance == self.instance:
             core.statistics.probes_acked_direct += 1
             observe_rtt(self.entry, now - self.started_at)
             self._succeed(now, Reachability.DIRECT)

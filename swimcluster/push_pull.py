@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 
 from swimcluster.address import Address
 from swimcluster.codec import encode_message
@@ -87,13 +88,9 @@ class Synchronizer:
         if sum(map(len, messages)) <= room:
             return messages
         start = self._core.below(len(messages))
-        chosen: list[bytes] = []
-        for message in messages[start:] + messages[:start]:
-            room -= len(message)
-            if room < 0:
-                break
-            chosen.append(message)
-        return chosen
+        turned = messages[start:] + messages[:start]
+        ends = accumulate(map(len, turned))
+        return [message for message, end in zip(turned, ends, strict=True) if end <= room]
 
     def answer(self, now: int, held_epoch: int) -> list[bytes]:
         """Return the reply's messages to a merged request; `held_epoch` is 0 unless the joiner must go above it."""

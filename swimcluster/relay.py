@@ -19,7 +19,7 @@ class Relay:
         self._request = request
         self._asker = asker
         self.sequence = 0
-        self.has_answered = False
+        self.is_over = False
 
     def acked(self, now: int, packet: Packet) -> None:
         """Tell the asker that the target answered."""
@@ -35,7 +35,7 @@ class Relay:
 
     def say_nack(self, now: int) -> None:
         """Tell the asker that this node is there and has heard nothing."""
-        if not self.has_answered:
+        if not self.is_over:
             self._relays.core.send(self._asker, encode_message(Nack(self._request.sequence)))
 
     def expire(self, now: int) -> None:
@@ -43,10 +43,8 @@ class Relay:
         self._relays.end(self)
 
     def _answer(self, message: bytes) -> None:
-        if not self.has_answered:
-            self.has_answered = True
-            self._relays.core.send(self._asker, message)
-            self._relays.end(self)
+        self._relays.core.send(self._asker, message)
+        self._relays.end(self)
 
 
 class Relays:
@@ -73,6 +71,7 @@ class Relays:
 
     def end(self, relay: Relay) -> None:
         """Forget a relay; safe to call twice."""
-        if relay.sequence in self.core.waiters:
+        if not relay.is_over:
+            relay.is_over = True
             self.core.forget(relay.sequence)
             self._count -= 1

@@ -99,7 +99,7 @@ class Candidate:
 
     def refused(self, now: int, packet: Packet) -> None:
         """Another process listens there: forget the candidate."""
-        self._core.verifier.drop(self, "another process answered")
+        self._core.verifier.drop(now, self, "another process answered")
 
     def replied(self, now: int, packet: Packet) -> None:
         """Take the answer to the exchange."""
@@ -138,7 +138,7 @@ class Verifier:
             if newer.life == candidate.claim.life and address == candidate.address:
                 candidate.alive = alive
                 return
-            self.drop(candidate, "newer claim")
+            self.drop(now, candidate, "newer claim")
         if len(self._candidates) >= core.config.unverified_max:
             core.statistics.dropped_full += 1
             return
@@ -146,11 +146,11 @@ class Verifier:
         self._observe(None, candidate, "heard of")
         self._fill(now)
 
-    def heard_failure(self, name: str, claim: Claim) -> None:
+    def heard_failure(self, now: int, name: str, claim: Claim) -> None:
         """A farewell of a candidate ends its candidacy; other failure news cannot: it may answer (P17)."""
         candidate = self._candidates.get(name)
         if candidate is not None and claim.state is MemberState.LEFT and claim > candidate.claim:
-            self.drop(candidate, "left")
+            self.drop(now, candidate, "left")
 
     def proven(self, now: int, name: str, instance: bytes) -> None:
         """List a candidate that answered an exchange of this node with fresh proof of life."""
@@ -178,22 +178,21 @@ class Verifier:
 
     def unanswered(self, now: int, candidate: Candidate) -> None:
         """Try again, or forget it: whoever still holds it will say so again."""
-        if self._candidates.get(candidate.alive.name) is not candidate:
-            return
         if candidate.attempts < ATTEMPTS and self._core.is_active:
             candidate.ping(now)
             return
-        self.drop(candidate, "no ack")
-        self._fill(now)
+        self.drop(now, candidate, "no ack")
 
-    def drop(self, candidate: Candidate, cause: str) -> None:
-        """Forget a candidate."""
+    def drop(self, now: int, candidate: Candidate, cause: str) -> None:
+        """Forget a candidate; the next in line is pinged."""
         self._remove(candidate)
         self._core.statistics.unverified_dropped += 1
         self._observe(candidate, None, cause)
+        self._fill(now)
 
     def _remove(self, candidate: Candidate) -> None:
-        if self._candidates.pop(candidate.alive.name, None) is not None and candidate.attempts:
+        del self._candidates[candidate.alive.name]
+        if candidate.attempts:
             self._in_flight -= 1
         candidate.stop()
 

@@ -52,13 +52,15 @@ class Bench:
         self.answers: Callable[[bytes], bytes] = lambda payload: b"re: " + payload
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
+        self._births = 0
         self._wakes: dict[int, int] = {}
         self.frozen: set[int] = set()
 
     # Members ----------------------------------------------------------------------------------------------------
 
     def add(self, name: str, port: int, **settings: Any) -> Swim:
-        swim = machine(name, port, now=self.now, seed=self.seed, **settings)
+        self._births += 1  # Each process draws another instance, also in the same place.
+        swim = machine(name, port, now=self.now, seed=1000 * self.seed + self._births, **settings)
         self.machines[port] = swim
         self._wakes.pop(port, None)
         self.flush(port)

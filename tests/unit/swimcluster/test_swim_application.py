@@ -607,3 +607,80 @@ def test_a_node_that_lost_all_dials_its_seeds_at_once():
     bench.cut = lambda source, destination: False
     assert bench.run(20, until=lambda: bench.all_see("a", "b")) < 16
     assert bench.latency == MS
+
+
+def test_a_leave_that_takes_long_lets_every_other_duty_rest():
+    bench = Bench()
+    bench.cluster(3, reconnect_interval_s=1, tombstone_s=1, seed_interval_s=1, push_pull_interval_s=1)
+    instance = bench.machines[3].local.instance
+    from swimcluster.messages import Alive
+
+    words = Alive("c", "10.0.0.1", 77, 9, b"nobody!!", 0, b"", b"")
+    bench.deliver(3, bench.machines[2].core.pack_datagram([encode_message(words)], 1))
+    for port in (1, 2):
+        bench.freeze(port)
+    probes = bench.machines[3].statistics().probes
+    bench.do(3, lambda swim, now: swim.leave(now))
+    from swimcluster.messages import Suspect
+
+    accusation = encode_message(Suspect("c", 1, instance, 0, "b"))
+    bench.deliver(3, bench.machines[2].core.pack_datagram([accusation], 1))
+    copy = machine("c", 3, now=bench.now, instance=instance)
+    copy.core.counter = 10_000
+    bench.deliver(3, copy.core.pack_datagram([], 1))
+    bench.do(3, lambda swim, now: swim.readvertise(now, address(33)))
+    bench.run(9)
+    assert bench.machines[3].local.incarnation == 0
+    assert bench.machines[3].local.address == address(3)
+    assert bench.machines[3].statistics().probes == probes
+    assert not bench.machines[3].leave_progress.is_done
+    bench.run(5, until=lambda: bench.machines[3].leave_progress.is_done)
+
+
+def test_a_leave_while_the_own_name_is_in_doubt_ends_the_doubt():
+    from swimcluster.messages import Alive
+
+    bench = Bench()
+    bench.cluster(3)
+    words = Alive("c", "10.0.0.1", 77, 9, b"nobody!!", 0, b"", b"")
+    bench.deliver(3, bench.machines[2].core.pack_datagram([encode_message(words)], 1))
+    bench.do(3, lambda swim, now: swim.leave(now))
+    bench.run(3)
+    assert bench.machines[3].join_status is JoinStatus.LEFT
+    assert bench.machines[3].local.epoch == 1
+
+
+def test_a_join_that_is_answered_after_leaving_changes_nothing():
+    bench = Bench()
+    bench.cluster(2)
+    bench.add("c", 3, seeds=[1])
+    bench.run(0.0015)
+    bench.do(3, lambda swim, now: swim.leave(now))
+    bench.run(5)
+    assert bench.machines[3].join_status is JoinStatus.LEFT
+
+
+def test_advertising_the_same_address_again_changes_nothing():
+    bench = Bench()
+    a, *_ = bench.cluster(2)
+    a.readvertise(bench.now, address(1))
+    assert a.local.epoch == 1
+    assert a.core.config.with_advertise(address(5)).advertise == address(5)
+
+
+def test_vitals_said_again_are_no_change_and_parts_can_be_turned_off():
+    from swimcluster.messages import PingReq
+
+    bench = Bench()
+    a, b = bench.cluster(2, nacks=False, reconnect_interval_s=0)
+    for _ in range(2):
+        bench.do(2, lambda swim, now: swim.set_vitals(now, b"same"))
+        bench.run(1.5)
+    assert len(bench.heard(VitalsChanged, at="a")) == 1
+    assert b.core.identity.vitals_counter == 2
+    request = encode_message(PingReq(7, "z", b"nobody!!", "10.0.0.1", 99))
+    bench.deliver(1, b.core.pack_datagram([request], 1))
+    bench.kill(2)
+    bench.run(30)
+    assert [m.name for m in a.departed()] == ["b"]
+    assert not [t for at, port, t in bench.sent if isinstance(t, Exchange) and at > bench.now - 10 * S]

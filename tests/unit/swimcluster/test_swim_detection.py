@@ -20,7 +20,7 @@ from swimcluster.events import (
 from swimcluster.keyring import Keyring
 from swimcluster.mac import FrameKind, open_frame
 from swimcluster.member import MemberState, Reachability
-from swimcluster.messages import Message, Nack, NotMe, Ping, PingReq, Suspect
+from swimcluster.messages import Ack, Message, Nack, NotMe, Ping, PingReq, Suspect
 from swimcluster.transmits import Datagram, Exchange
 from tests.fakes.swim_bench import KEY, MS, Bench, S, address
 
@@ -228,7 +228,8 @@ def test_a_failed_local_send_goes_to_relays_at_once():
         return any(port == 1 and any(isinstance(m, Ping) for m in _messages(t)) for _, port, t in bench.sent)
 
     bench.run(3, until=probing)
-    target = next(t.destination for _, port, t in bench.sent if port == 1 and _messages(t))
+    pings = [t for _, port, t in bench.sent if port == 1 and any(isinstance(m, Ping) for m in _messages(t))]
+    target = pings[0].destination
     bench.sent.clear()
     bench.do(1, lambda swim, now: swim.send_failed(now, target))
     bench.do(1, lambda swim, now: swim.send_failed(now, target))
@@ -370,3 +371,85 @@ def test_late_and_foreign_answers_are_ignored():
         bench.deliver(1, data)
     assert bench.view(1) == {"a": ALIVE, "b": ALIVE}
     assert bench.machines[1].statistics().nacks_received == before.nacks_received
+
+
+def test_only_relays_that_were_asked_count():
+    bench = Bench()
+    a, b, c, d = bench.cluster(4, gossip_interval_s=0, push_pull_interval_s=0)
+    bench.cut = lambda source, destination: True
+    bench.run(3, until=lambda: a.core.prober._probe is not None and a.core.prober._probe.has_asked)
+    probe = a.core.prober._probe
+    bench.do(1, lambda swim, now: swim.send_failed(now, address(99)))
+    stranger = bench.add("z", 9)
+    for message in (Nack(probe.sequence), Ack(probe.sequence)):
+        bench.deliver(1, stranger.core.pack_datagram([encode_message(message)], 1))
+    assert not probe.is_over
+    assert probe.nacked_by == []
+    for _ in range(2):
+        relay = next(swim for swim in (b, c, d) if swim.local.name in probe.relays)
+        bench.deliver(1, relay.core.pack_datagram([encode_message(Nack(probe.sequence))], 1))
+    assert len(probe.nacked_by) == 1
+    bench.deliver(1, relay.core.pack_datagram([encode_message(Ack(probe.sequence))], 1))
+    assert probe.is_over
+    probe.replied(bench.now, None)
+    probe.abandon()
+
+
+def test_an_exchange_answered_by_another_process_ends_the_probe():
+    bench = Bench()
+    bench.cluster(2)
+    bench.kill(2)
+    bench.add("z", 2)
+    deliver = bench.deliver
+    bench.deliver = lambda port, data, source=0: None
+    bench.run(5)
+    assert bench.view(1)["b"] is SUSPECT
+    assert bench.machines[1].statistics().local_health == 0
+    bench.deliver = deliver
+
+
+def test_a_member_waits_once_in_a_round():
+    bench = Bench()
+    a, *_ = bench.cluster(4)
+    a.core.prober.add("b")
+    a.core.prober.add("b")
+    assert a.core.prober._order[a.core.prober._index :].count("b") == 1
+
+
+def test_a_lone_node_survives_a_clock_gap():
+    bench = Bench()
+    bench.add("a", 1)
+    bench.run(2)
+    bench.freeze(1)
+    bench.run(100)
+    bench.thaw(1)
+    bench.run(1)
+    assert bench.heard(ClockGap)
+
+
+def test_a_suspicion_whose_end_moved_is_waited_for_anew():
+    bench = Bench()
+    a, *_ = bench.cluster(3)
+    bench.cut = lambda source, destination: True
+    entry = a.core.table.live["b"]
+    a.core.news.accuse(bench.now, entry)
+    a.core.news.restart_own_suspicions(bench.now + 30 * S)
+    assert entry.suspicion.deadline == bench.now + 34 * S
+    bench.run(33)
+    assert bench.view(1)["b"] is SUSPECT
+    bench.run(2)
+    assert "b" not in bench.view(1)
+
+
+def test_a_relay_forgets_what_it_relayed_and_passes_on_the_right_answer_only():
+    bench = Bench()
+    a, b, *_ = bench.cluster(3)
+    request = encode_message(PingReq(7, "z", b"nobody!!", "10.0.0.1", 99))
+    bench.deliver(1, b.core.pack_datagram([request], 1))
+    sequence = next(reversed(a.core.waiters))
+    for message in (Ack(sequence), Nack(sequence)):
+        bench.deliver(1, b.core.pack_datagram([encode_message(message)], 1))
+    assert sequence in a.core.waiters
+    bench.run(3)
+    assert sequence not in a.core.waiters
+    assert a.core.relays._count == 0

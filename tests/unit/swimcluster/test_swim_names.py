@@ -25,7 +25,7 @@ from swimcluster.events import (
 from swimcluster.joining import CHECKS_MAX, SEEDS_MAX
 from swimcluster.mac import FrameKind, seal
 from swimcluster.member import MemberState
-from swimcluster.messages import Alive, Dead, Left, Suspect, Sync, SyncReply, Verdict
+from swimcluster.messages import Ack, Alive, Dead, Left, Nack, Suspect, Sync, SyncReply, Verdict
 from swimcluster.news import INCARNATION_JUMP_MAX
 from swimcluster.swim import Swim
 from swimcluster.transmits import JoinStatus
@@ -604,3 +604,109 @@ def test_seal_and_membership_agree_on_what_a_datagram_is():
     bench.deliver(1, seal(core.keyring, FrameKind.DATAGRAM, core.identity.instance, 10**6, body))
     assert bench.machines[1].statistics().dropped_malformed == 1
     bench.run(MS / S)
+
+
+def test_only_relays_that_were_asked_vouch_for_a_candidate_or_a_holder():
+    bench = Bench()
+    a, b, c = bench.cluster(3)
+    bench.cut = lambda source, destination: True
+    tell(bench, 1, ghost())
+    candidate = a.core.verifier._candidates["ghost"]
+    tell(bench, 1, Ack(candidate.sequence), Nack(candidate.sequence))
+    assert "ghost" in a.core.verifier
+    candidate.replied(bench.now, None) if candidate.sequence is None else candidate.failed(bench.now)
+    candidate.stop()
+    candidate.replied(bench.now, None)
+    entry = a.core.table.live["c"]
+    a.core.joiner._holder_verdict(bench.now, entry)
+    check = a.core.joiner._checks["c", c.local.instance][0]
+    stranger = bench.add("z", 9)
+    bench.deliver(1, stranger.core.pack_datagram([encode_message(Ack(check._sequence))], 1))
+    assert check.verdict is None
+    tell(bench, 1, Nack(check._sequence), Ack(check._sequence), by=2)
+    assert check.verdict is True
+    assert b.local.state is MemberState.ALIVE
+
+
+def test_candidates_beyond_those_in_flight_wait_and_may_end_waiting():
+    bench = Bench()
+    bench.cluster(2)
+    for i in range(40):
+        tell(bench, 1, ghost(f"ghost{i}"))
+    verifier = bench.machines[1].core.verifier
+    waiting = [name for name, candidate in verifier._candidates.items() if not candidate.attempts]
+    assert len(waiting) == 8
+    tell(bench, 1, Left(waiting[0], 1, b"nobody!!", 0))
+    assert waiting[0] not in verifier
+    assert verifier._in_flight == 32
+
+
+def test_an_own_packet_that_leaps_is_refused():
+    bench = Bench()
+    bench.cluster(2)
+    bench.machines[2].core.identity.change("test", incarnation=INCARNATION_JUMP_MAX + 5)
+    bench.deliver(1, bench.machines[2].core.pack_datagram([], 1, fill=False))
+    assert bench.machines[1].statistics().dropped_implausible == 1
+    assert bench.machines[1].member("b").incarnation == 0
+
+
+def test_a_later_life_that_writes_is_asked_for_its_words():
+    bench = Bench()
+    bench.cluster(2)
+    bench.machines[2].core.identity.change("test", epoch=5)
+    bench.deliver(1, bench.machines[2].core.pack_datagram([], 1, fill=False))
+    assert bench.machines[1].member("b").epoch == 1
+    bench.run(0.1)
+    assert bench.machines[1].member("b").epoch == 5
+
+
+def test_an_older_incarnation_is_told_of_the_suspicion_and_a_greater_life_is_not_told_of_itself():
+    bench = Bench()
+    bench.cluster(2)
+    bench.machines[1].core.table.live["b"].claim = (
+        bench.machines[1].core.table.live["b"].claim._replace(incarnation=3, state=MemberState.SUSPECT)
+    )
+    bench.deliver(1, bench.machines[2].core.pack_datagram([], 1, fill=False))
+    assert bench.machines[1].statistics().stale_answered == 1
+    bench.machines[1].core.table.live["b"].claim = (
+        bench.machines[1].core.table.live["b"].claim._replace(epoch=2, incarnation=0, state=MemberState.ALIVE)
+    )
+    bench.run(1)
+    assert bench.machines[2].local.epoch >= 1
+
+
+def test_words_still_missing_are_asked_for_again():
+    bench = Bench()
+    a, b = bench.cluster(2)
+    b.core.identity.change("test", incarnation=1, metadata=b"fresh")
+    bench.deliver(1, b.core.pack_datagram([], 1, fill=False))
+    for _ in range(2):
+        a.transmits()
+        bench.now += S
+        a.receive_datagram(bench.now, None, b.core.pack_datagram([], 1, fill=False))
+    assert a.statistics().introductions == 3
+    assert a.member("b").metadata == b"of b"
+
+
+def test_words_of_its_own_that_it_never_said_are_outbid():
+    bench = Bench()
+    bench.cluster(2)
+    own = bench.machines[2].local
+    tell(bench, 2, Alive("b", "10.0.0.1", 2, 1, own.instance, 4, b"forged", b""), by=1)
+    assert bench.machines[2].local.incarnation == 5
+    assert bench.machines[2].statistics().local_health == 0
+
+
+def test_a_joiner_that_leaves_while_its_name_is_checked_dials_no_more():
+    bench = Bench()
+    bench.cluster(3)
+    bench.freeze(3)
+    bench.add("c", 7, epoch=9, seeds=[1])
+    bench.run(0.2)
+    bench.do(7, lambda swim, now: swim.leave(now))
+    joiner = bench.machines[7].core.joiner
+    seed = next(iter(joiner._seeds.values()))
+    dialled = len(bench.sent)
+    seed.dial(bench.now)
+    assert len(bench.sent) == dialled
+    assert bench.machines[7].join_status is JoinStatus.LEFT
