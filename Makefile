@@ -39,7 +39,7 @@ cluster: $(VENV)/.serve
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff format --check --exclude '*.md' .
 
 types: $(VENV)/.dev
 	$(BIN)/mypy

@@ -31,7 +31,9 @@ def test_documented_defaults_are_the_real_ones() -> None:
 
 
 def test_every_limit_is_documented_with_its_value() -> None:
-    documented = dict(re.findall(r"^\| `([A-Z_]+)` \| ([^|]+) \|", (ROOT / "docs/limits.md").read_text("utf-8"), re.MULTILINE))
+    documented = dict(
+        re.findall(r"^\| `([A-Z_]+)` \| ([^|]+) \|", (ROOT / "docs/limits.md").read_text("utf-8"), re.MULTILINE)
+    )
     real = {name: value for name, value in vars(limits).items() if name.isupper()}
     assert documented.keys() == real.keys()
     for name, value in real.items():
