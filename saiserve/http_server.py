@@ -1,4 +1,4 @@
-"""The node's one port: other nodes first, then operators and clients, on hypercorn's trio worker.
+"""The node's one port: other nodes first, then operators and clients, on hypercorn.
 
 Requests of other nodes (`/cluster/swim`, `/cluster/peer/generate`, …) are answered ahead of the application, so that a busy
 API never makes this node look dead.
@@ -15,7 +15,6 @@ from functools import partial
 from typing import Final
 
 import hypercorn.config
-import hypercorn.trio
 import trio
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,6 +26,7 @@ from saiserve.app import AsgiApp, create_app
 from saiserve.auth import Auth
 from saiserve.config import Settings
 from saiserve.errors import SettingsError
+from saiserve.http_connections import serve_connections
 from saiserve.metering.metrics import CONTENT_TYPE, NodeMetrics, Tally
 from saiserve.node import FACTS_CALL, Node
 from saiserve.node_service import NodeService
@@ -68,16 +68,11 @@ async def run_http(
         calls={FACTS_CALL: node.tell_facts},
     )
     server = HttpServer(port)
-    # Bound here and handed over: from inside hypercorn the error would come out in groups.
-    listener = listen(node.settings)
+    listener = trio.SocketListener(trio.socket.from_stdlib_socket(listen(node.settings)))
     try:
         async with trio.open_nursery() as nursery:
             serve = partial(
-                hypercorn.trio.serve,
-                finish_sends(port),
-                _hypercorn_config(node, listener.detach()),
-                shutdown_trigger=server.stopping.wait,
-                mode="asgi",
+                serve_connections, finish_sends(port), _hypercorn_config(node), listener, server.stopping.wait
             )
             await nursery.start(serve)
             task_status.started(server)
@@ -136,12 +131,10 @@ def listen(settings: Settings) -> socket.socket:
     return listener
 
 
-def _hypercorn_config(node: Node, descriptor: int) -> hypercorn.config.Config:
+def _hypercorn_config(node: Node) -> hypercorn.config.Config:
     config = hypercorn.config.Config()
-    config.bind = [f"fd://{descriptor}"]
     config.graceful_timeout = node.settings.drain_s
     config.keep_alive_timeout = KEEP_ALIVE_S
-    config.backlog = BACKLOG
     config.include_server_header = False
     config.accesslog = None
     config.errorlog = logging.getLogger("hypercorn.error")

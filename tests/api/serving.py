@@ -12,11 +12,11 @@ from typing import Any
 import httpx2
 import trio
 from hypercorn.config import Config
-from hypercorn.trio import serve
 
 from saiserve.api.context import Api
 from saiserve.app import create_app
 from saiserve.auth import Auth, ClientKey
+from saiserve.http_connections import serve_connections
 from tests.fakes.service import ScriptedService
 
 KEY = "client-key-of-the-tests"
@@ -48,15 +48,15 @@ async def serving(service: ScriptedService | None = None, **api_options: Any) ->
     service = service or ScriptedService()
     app = create_app(Api(service, **api_options), AUTH)
     config = Config()
-    config.bind = ["127.0.0.1:0"]
     config.graceful_timeout = 0.05
     config.accesslog = None
     config.errorlog = None
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
-        urls = await nursery.start(partial(serve, app, config, shutdown_trigger=stop.wait))
+        listener, *_ = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        await nursery.start(partial(serve_connections, app, config, listener, stop.wait))
         try:
-            yield Served(urls[0], service)
+            yield Served(f"http://127.0.0.1:{listener.socket.getsockname()[1]}", service)
         finally:
             stop.set()
             nursery.cancel_scope.deadline = trio.current_time() + 2

@@ -16,13 +16,17 @@ from tests.fakes.service import Pause, ScriptedService
 ENDLESS = [Started(1, 0), TextDelta(0, "a"), Pause(3600)]
 
 
-async def connect_and_ask(served: Served, *, stream: bool) -> trio.SocketStream:
+def request_for(*, stream: bool) -> bytes:
     body = json.dumps({"model": "smol", "messages": [{"role": "user", "content": "hi"}], "stream": stream})
-    connection = await trio.open_tcp_stream(*served.address)
-    await connection.send_all(
+    return (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
-    )
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+
+
+async def connect_and_ask(served: Served, *, stream: bool) -> trio.SocketStream:
+    connection = await trio.open_tcp_stream(*served.address)
+    await connection.send_all(request_for(stream=stream))
     return connection
 
 

@@ -1,0 +1,129 @@
+"""Connections of the node's port: hypercorn's HTTP/1.1 on trio, with what strangers may do to one kept inside it.
+
+Three things differ from hypercorn's own server. A fault in one connection ends that connection and not the process.
+HTTP/2 is not spoken, asked for or assumed: nobody here needs it, and it is a second parser for strangers' bytes. And a
+connection is read on while its request is answered, also when more bytes follow the request (pipelining, or the CRLF
+that some clients append): the end of the connection is seen at once, which is how clients call work off.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import h11
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Closed, RawData
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.trio.task_group import TaskGroup
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState, LifespanState
+from hypercorn.utils import parse_socket_addr, wrap_app
+
+from swimcluster.nursery import open_plain_nursery
+
+log = logging.getLogger(__name__)
+
+RECEIVE_BYTES: Final = 65_536
+READ_AHEAD_PIECES: Final = 1
+"""Pieces taken from a connection while its request is answered. With more behind, its end shows when it is read."""
+
+_HTTP_1: Final = (b"1.0", b"1.1")
+
+
+async def serve_connections(
+    app: Any,
+    config: Config,
+    listener: trio.SocketListener,
+    stop: Callable[[], Awaitable[None]],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stop` returns; then refuse new connections and give open ones `config.graceful_timeout` to end."""
+    context = WorkerContext(None)
+    wrapped = wrap_app(app, config.wsgi_max_body_size, "asgi")
+    serve_one = partial(_serve_one, wrapped, config, context)
+    async with trio.open_nursery() as connections:
+        try:
+            async with open_plain_nursery() as nursery:
+                await nursery.start(partial(trio.serve_listeners, serve_one, [listener], handler_nursery=connections))
+                task_status.started()
+                await stop()
+                nursery.cancel_scope.cancel()
+        finally:
+            await context.terminated.set()
+            connections.cancel_scope.deadline = trio.current_time() + config.graceful_timeout
+
+
+async def _serve_one(app: Any, config: Config, context: WorkerContext, stream: trio.SocketStream) -> None:
+    try:
+        await _Connection(app, config, context, ConnectionState(LifespanState({})), stream).run()
+    except* Exception:
+        log.exception("a connection failed and was closed; the others go on")
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+class _Connection(TCPServer):  # type: ignore[misc]
+    """One connection."""
+
+    async def run(self) -> None:
+        """Speak HTTP/1.1 until either side ends the connection."""
+        try:
+            address = partial(parse_socket_addr, self.stream.socket.family)
+            client = address(self.stream.socket.getpeername())
+            server = address(self.stream.socket.getsockname())
+            async with TaskGroup() as group:
+                self._task_group = group
+                self.protocol = _Http1(
+                    *(self.app, self.config, self.context, group, self.state, False, client, server),
+                    self.protocol_send,
+                )
+                await self.idle_task.restart(group, self._idle_timeout)
+                await self._read_data()
+        except OSError:
+            pass  # gone before it was looked at
+        finally:
+            await self._close()
+
+    async def _read_data(self) -> None:
+        """Read to the end, whether or not what was read can be taken yet."""
+        put, pieces = trio.open_memory_channel[bytes](READ_AHEAD_PIECES)
+        async with open_plain_nursery() as nursery:
+            nursery.start_soon(self._take, pieces)
+            with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
+                while data := await self.stream.receive_some(RECEIVE_BYTES):
+                    await put.send(bytes(data))
+            nursery.cancel_scope.cancel()
+        await self.protocol.handle(Closed())
+
+    async def _take(self, pieces: trio.MemoryReceiveChannel[bytes]) -> None:
+        async for data in pieces:
+            await self.protocol.handle(RawData(data))
+
+
+class _Http1(H11Protocol):  # type: ignore[misc]
+    """HTTP/1.1 that stays it."""
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Take no offer of HTTP/2: an upgrade may be ignored (RFC 9110 §7.8)."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        """Begin to answer a request, if it is of a version spoken here and its length is beyond doubt."""
+        names = {name for name, _ in request.headers}
+        if request.http_version not in _HTTP_1:
+            await self._refuse(505)
+        elif {b"content-length", b"transfer-encoding"} <= names:
+            # Two nodes of a chain could read two lengths (RFC 9112 §6.1).
+            await self._refuse(400)
+        else:
+            await super()._create_stream(request)
+
+    async def _refuse(self, status: int) -> None:
+        await self._send_error_response(status)
+        await self.send(Closed())

@@ -1,0 +1,118 @@
+"""What strangers may do to one connection of the node's port, and that it stays with that connection."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+
+import pytest
+import trio
+
+from saiserve.chat.events import Started
+from saiserve.http_connections import _Http1
+from tests.api.serving import KEY, Served, serving
+from tests.api.test_disconnect import request_for
+from tests.fakes.service import Pause, ScriptedService
+
+HTTP_2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+PATH_OF_NO_TEXT = bytes.fromhex("00000f010500000001") + b"\x82\x86\x41\x01n\x44\x03/\xff\xfe" + b"\x87\x04\x01n"
+"""An HTTP/2 request whose path is no ASCII."""
+
+
+async def answer_to(served: Served, *pieces: bytes) -> bytes:
+    """All that comes back until the server is silent for a while or closes."""
+    seen = b""
+    async with await trio.open_tcp_stream(*served.address) as connection:
+        for piece in pieces:
+            await connection.send_all(piece)
+        with trio.move_on_after(0.5):
+            while part := await connection.receive_some():
+                seen += part
+    return seen
+
+
+async def assert_alive(served: Served) -> None:
+    async with served.http() as client:
+        assert (await client.get("/health")).status_code == 200
+
+
+async def test_http_2_is_not_spoken_and_its_frames_end_nothing_but_their_connection():
+    async with serving() as served:
+        assert (await answer_to(served, HTTP_2 + PATH_OF_NO_TEXT)).startswith(b"HTTP/1.1 505 ")
+        await assert_alive(served)
+
+
+async def test_an_offer_of_http_2_is_passed_over():
+    offer = b"GET /health HTTP/1.1\r\nHost: n\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: !\r\n\r\n"
+    async with serving() as served:
+        assert (await answer_to(served, offer)).startswith(b"HTTP/1.1 200 ")
+        await assert_alive(served)
+
+
+async def test_a_fault_in_one_connection_leaves_the_server_and_other_connections_alone(monkeypatch, caplog):
+    whole = _Http1._create_stream
+
+    async def faulty(self, request):
+        if request.target == b"/fault":
+            raise RuntimeError("a mistake in the protocol code")
+        await whole(self, request)
+
+    monkeypatch.setattr(_Http1, "_create_stream", faulty)
+    caplog.set_level(logging.CRITICAL)
+    async with serving() as served, await trio.open_tcp_stream(*served.address) as other:
+        await other.send_all(b"GET /health HTTP/1.1\r\nHost: n\r\n")
+        assert await answer_to(served, b"GET /fault HTTP/1.1\r\nHost: n\r\n\r\n") == b""
+        await other.send_all(b"\r\n")
+        with trio.fail_after(5):
+            assert (await other.receive_some()).startswith(b"HTTP/1.1 200 ")
+        await assert_alive(served)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_random_bytes_end_their_own_connection_at_most(seed):
+    rng = random.Random(seed)
+    starts = [
+        b"",
+        HTTP_2,
+        b"GET / HTTP/1.1\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: n\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ]
+    async with serving() as served:
+        for start in starts:
+            connection = await trio.open_tcp_stream(*served.address)
+            await connection.send_all(start + rng.randbytes(rng.choice([1, 40, 3000])))
+            await connection.aclose()
+        await assert_alive(served)
+
+
+async def test_a_request_with_two_lengths_is_refused_and_what_follows_is_not_read_as_another():
+    two = b"POST /v1/chat/completions HTTP/1.1\r\nHost: n\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    async with serving() as served:
+        answer = await answer_to(served, two + b"GET /health HTTP/1.1\r\nHost: n\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+async def test_pipelined_requests_are_answered_in_order():
+    gets = b"".join(
+        f"GET {path} HTTP/1.1\r\nHost: n\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode()
+        for path in ("/health", "/nowhere", "/v1/models")
+    )
+    async with serving() as served:
+        answer = await answer_to(served, gets)
+    assert re.findall(rb"HTTP/1\.1 (\d+)", answer) == [b"200", b"404", b"200"]
+
+
+@pytest.mark.parametrize("behind", [b"\r\n", b"GET /health HTTP/1.1\r\nHost: n\r\n\r\n", b"GET /hea"])
+async def test_leaving_is_noticed_when_more_bytes_follow_the_request(behind):
+    service = ScriptedService(lambda _: [Started(1, 0), Pause(3600)])
+    async with serving(service) as served:
+        connection = await trio.open_tcp_stream(*served.address)
+        await connection.send_all(request_for(stream=False) + behind)
+        while not service.requests:
+            await trio.sleep(0.01)
+        await connection.aclose()
+        with trio.fail_after(1):
+            await service.closed.wait()
+        assert service.ended == ["cancelled"]
