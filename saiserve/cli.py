@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from saiserve.config import Settings
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SERVE_MODULES: Final = ("hypercorn", "starlette", "h11", "httpx2", "msgspec", "jinja2", "platformdirs", "psutil")
 """What every command but --version needs; a node with an engine needs llama_cpp, numpy and llguidance too."""
 ENGINE_MODULES: Final = ("llama_cpp", "numpy", "llguidance")
+
+INSTALL_SERVE: Final = "pip install '.[serve]' in the source folder"
 
 EXIT_SETTINGS: Final = 2
 """Exit code for wrong settings; nothing was started."""
@@ -37,9 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     missing = _missing(SERVE_MODULES)
     if missing:
-        return _complain(
-            f"saiserve needs the extra 'serve' (not installed: {', '.join(missing)}): pip install 'swimcluster[serve]'"
-        )
+        return _complain(f"the server needs the extra 'serve' (not installed: {', '.join(missing)}): {INSTALL_SERVE}")
     from saiserve.errors import SettingsError
 
     parser = _parser()
@@ -50,11 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return EXIT_SETTINGS
     try:
-        return int(parsed.command(parsed))
+        code = int(parsed.command(parsed))
+        sys.stdout.flush()
     except SettingsError as error:
         return _complain(str(error))
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        # `saiserve models | head`: whoever reads has enough. What is left in the buffer must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     fetch.set_defaults(command=_fetch)
     state = commands.add_parser("state", help="show the cluster as one node sees it", allow_abbrev=False)
     state.add_argument("--url", default="http://127.0.0.1:8081", help="any node")
+    state.add_argument("--json", action="store_true", help="the node's answer as it is")
     state.set_defaults(command=_state)
     for command in (node, fetch):
         command.add_argument("--config", type=Path, help="a saiserve.toml; default: ./saiserve.toml where there is one")
@@ -129,7 +136,7 @@ def _node(parsed: argparse.Namespace) -> int:
     if missing and any(not entry.source.startswith("simulated:") for entry in entries):
         return _complain(
             f"serving {entries[0].id} needs the extra 'serve' whole (not installed: {', '.join(missing)}): "
-            "pip install 'swimcluster[serve]', or set MODELS=none for a node without engine"
+            f"{INSTALL_SERVE}, or set MODELS=none for a node without engine"
         )
     if parsed.dry_run:
         for warning in settings.warnings:
@@ -196,8 +203,23 @@ def _state(parsed: argparse.Namespace) -> int:
         )
     if response.status_code != 200:
         return _complain(f"{parsed.url} answered status {response.status_code}", EXIT_FAILED)
-    print(response.text)
+    print(response.text if parsed.json else state_table(response.json()))
     return 0
+
+
+def state_table(state: dict[str, Any]) -> str:
+    """One line per member: name, address, state, how it is reached, and each model with its busy lanes."""
+    rows = []
+    for member in state["members"]:
+        models = ", ".join(
+            f"{model['id']} {model['state']} {model['busy']:g}/{model['lanes']}" for model in member["models"]
+        )
+        condition = "draining" if member["draining"] else member["state"]
+        rows.append((member["name"], member["address"], condition, member["reachability"], models or "no model"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    )
 
 
 def _missing(modules: Sequence[str]) -> list[str]:

