@@ -91,6 +91,13 @@ class Node:
 
     # Deciding where
 
+    def resolve(self, name: str) -> str:
+        """The id of the model a client means: by this node's catalog, else by what members hold, in any case."""
+        model = self.catalog.resolve(name)
+        if model in self.catalog.entries:
+            return model
+        return self.view.model_called(model)
+
     async def route(self, request: GenerationRequest) -> Decision:
         """Decide from what is known now; see `saiserve.dispatch.ports.Route`."""
         return self.decide(self.news.describe(request))
@@ -118,7 +125,7 @@ class Node:
         return Peer(name, member.address, member.instance) if member is not None else None
 
     def _describe(self, request: GenerationRequest) -> RoutingRequest:
-        return describe(request, self.salt, model=self.catalog.resolve(request.model))
+        return describe(request, self.salt, model=self.resolve(request.model))
 
     # Telling and being told
 

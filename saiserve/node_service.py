@@ -70,7 +70,7 @@ class NodeService:
     async def answer(self, request: GenerationRequest) -> AsyncIterator[Answer]:
         """Start an answer; see `Service.answer`."""
         self._refuse_when_draining()
-        request = replace(request, model=self._node.catalog.resolve(request.model))
+        request = replace(request, model=self._node.resolve(request.model))
         try:
             async with self._node.dispatcher.answer(request) as answer:
                 watched = _Watched(answer.events)
@@ -104,7 +104,7 @@ class NodeService:
 
     async def count(self, request: GenerationRequest, *, want_text: bool = False, want_tokens: bool = False) -> Counted:
         """Count a prompt; see `Service.count`."""
-        request = replace(request, model=self._node.catalog.resolve(request.model))
+        request = replace(request, model=self._node.resolve(request.model))
         question = Count(request.id, request.model, prompt_of(request), want_text, want_tokens)
         routing = self._node.news.describe(request)
         answer = await self._ask(routing, request, lambda engine: engine.count(question))
@@ -116,7 +116,7 @@ class NodeService:
     ) -> Embedded:
         """Compute vectors; see `Service.embed`."""
         self._refuse_when_draining()
-        resolved = self._node.catalog.resolve(model)
+        resolved = self._node.resolve(model)
         question = Embed(request_id, resolved, inputs)
         routing = RoutingRequest(request_id, resolved, traits=frozenset({"embeddings"}))
         answer = await self._ask(routing, None, lambda engine: engine.embed(question), key_name)

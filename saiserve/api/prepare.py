@@ -35,11 +35,15 @@ class Prepared:
         is_constraint = self.constraint_param and UNENFORCEABLE in error.message
         prompt = "messages" if self.request.messages is not None else "prompt"
         param = self.constraint_param if is_constraint else _PROMPT_PARAMS.get(self.request.dialect, prompt)
+        if error.message.startswith(LOGIT_BIAS):
+            return ApiError(error.kind, error.message, param=LOGIT_BIAS, headers=error.headers)
         return ApiError(error.kind, f"{param}: {error.message}", param=param, headers=error.headers)
 
 
 UNENFORCEABLE = "cannot be enforced"
 """Words of an engine's refusal of a schema or grammar."""
+LOGIT_BIAS = "logit_bias"
+"""First word of an engine's refusal of a token that its vocabulary has not."""
 _PROMPT_PARAMS = {Dialect.RESPONSES: "input"}
 _CONSTRAINT_PARAMS = {
     Dialect.CHAT: "response_format",

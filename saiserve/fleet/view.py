@@ -205,6 +205,13 @@ class FleetView:
             for model, entries in sorted(held.items())
         )
 
+    def model_called(self, name: str) -> str:
+        """The id of a model some member holds that is written like `name`, or in another case; else `name`."""
+        held = {fact.id for node in self._nodes.values() for fact in node.facts.models}
+        if name in held:
+            return name
+        return min((model for model in held if model.casefold() == name.casefold()), default=name)
+
     def state(self, now: int) -> dict[str, Any]:
         """The picture for `/cluster/state`: every member, and this node's own opinion of the way to it."""
         return {

@@ -244,6 +244,14 @@ def test_listing_names_what_members_hold_and_who_is_ready() -> None:
     assert (model.context_tokens, model.tags) == (8_192, {"vision"})
 
 
+def test_a_model_is_known_by_its_name_in_any_case_on_every_node() -> None:
+    name = view_of(member("b")).known_models()[0].id
+    view = view_of(member("b"), member("c"))
+    assert view.model_called(name) == name
+    assert view.model_called(name.upper()) == name
+    assert view.model_called("no-such-Model") == "no-such-Model"
+
+
 def test_the_state_shows_every_member_with_load_machine_and_the_way_to_it() -> None:
     view = view_of(member("b"), member("c", state=MemberState.SUSPECT))
     view.update_local(10 * S, NodeFacts(advertise="a.lan:8081", no_engine=True), NodeVitals(cpu_percent=5))

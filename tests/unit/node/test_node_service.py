@@ -12,6 +12,7 @@ from saiserve.chat.events import AnswerFailed, ChoiceFinished, Started, TextDelt
 from saiserve.errors import ApiError, ErrorKind
 from saiserve.logs import ROUTE_LOGGER
 from saiserve.metering.metrics import METRICS, NodeMetrics
+from saiserve.models.catalog import Catalog, builtin_catalog
 from tests.fakes.node import chat, make_node, running
 
 
@@ -62,6 +63,14 @@ async def test_an_unknown_model_is_not_found_and_leaves_no_series(tmp_path: Path
                 pass
         assert refused.value.kind is ErrorKind.MODEL_NOT_FOUND
     assert tally.requests == {}
+
+
+@pytest.mark.autojump
+async def test_a_model_that_only_another_member_knows_is_found_in_any_case(tmp_path: Path) -> None:
+    node = make_node("simulated:sim", tmp_path)
+    node.catalog = Catalog(builtin_catalog().entries)
+    async with running(node) as (service, _), service.answer(chat("Hello", model="SIM")) as answer:
+        assert isinstance([event async for event in answer.events][-1], Usage)
 
 
 @pytest.mark.autojump
