@@ -67,6 +67,6 @@ def run(parameters: Parameters) -> Answer:
 QUESTION = Question(
     "partition_heal",
     "Do two halves become one again when they were apart longer than deaths are remembered, with every seed dead?",
-    "one view within two reconnect intervals and one push/pull interval (90 s on a LAN) after the cut is mended",
+    "one view within two reconnect intervals and one push/pull interval (50 s on a LAN) after the cut is mended",
     run,
 )
