@@ -49,6 +49,8 @@ class Bench:
         self.events: list[tuple[int, str, Event]] = []
         self.sent: list[tuple[int, int, Datagram | Exchange]] = []
         self.cut: Callable[[int, int], bool] = lambda source, destination: False
+        self.resolve: Callable[[int], int] = lambda port: port
+        """Stands for DNS: which port a destination means now. Asked at each exchange, as a transport would."""
         self.answers: Callable[[bytes], bytes] = lambda payload: b"re: " + payload
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
@@ -159,7 +161,7 @@ class Bench:
         self.flush(port)
 
     def _exchange(self, port: int, swim: Swim, exchange: Exchange) -> None:
-        target = exchange.destination.port
+        target = self.resolve(exchange.destination.port)
 
         def fail() -> None:
             if self.machines.get(port) is swim:

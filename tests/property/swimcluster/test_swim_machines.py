@@ -11,6 +11,8 @@ from swimcluster.transmits import Datagram, JoinStatus
 from tests.fakes.swim_bench import Bench, address
 
 NAMES = "abcd"
+DNS = 9000
+"""Ports from here on stand for host names, in the order of NAMES."""
 CALM_S = 150.0
 """Longer than the longest suspicion at n = 4, a reconnect interval and a push/pull interval together."""
 
@@ -27,13 +29,15 @@ class Machines(RuleBasedStateMachine):
         self.held: dict[tuple[int, str], tuple[int, Claim]] = {}
         self.cuts: set[tuple[int, int]] = set()
         self.bench.cut = lambda source, destination: (source % 10, destination % 10) in self.cuts
+        self.bench.resolve = lambda port: self.ports.get(NAMES[port - DNS], port) if port >= DNS else port
         for name in NAMES[:size]:
             self.start(name, NAMES.index(name) + 1)
         self.bench.run(3)
 
     def start(self, name: str, port: int) -> None:
         self.ports[name] = port
-        seeds = [other for known, other in self.ports.items() if known != name] or [1]
+        # Seeds are names: when all members moved at once, nothing else could bring them together again.
+        seeds = [DNS + NAMES.index(known) for known in self.ports if known != name] or [DNS]
         self.bench.add(name, port, epoch=self.epoch, seeds=seeds, metadata=f"{name} {port}".encode())
 
     @property
