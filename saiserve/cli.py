@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
-        return _complain(_no_argument(unknown[0]))
+        return _complain(_no_argument(unknown[0], is_node=parsed.command is _node))
     if parsed.command is None:
         parser.print_help()
         return EXIT_SETTINGS
@@ -99,10 +99,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _no_argument(text: str) -> str:
+def _no_argument(text: str, *, is_node: bool) -> str:
     from saiserve.config import SETTINGS
 
-    flags = [setting.flag for setting in SETTINGS if not setting.secret]
+    flags = [setting.flag for setting in SETTINGS if is_node and not setting.secret]
     name = text.partition("=")[0]
     close = difflib.get_close_matches(name, flags, n=1, cutoff=0.75)
     return f"{name!r} is no argument of this command" + (
@@ -141,7 +141,7 @@ def _node(parsed: argparse.Namespace) -> int:
     if parsed.dry_run:
         for warning in settings.warnings:
             print(f"warning: {warning}")
-        _check_files(settings, entries)
+        _check_models(settings, entries)
         print(f"settings are good: {settings.node_name} serves {', '.join(e.id for e in entries) or 'no model'}")
         return 0
     from saiserve.serve import serve_node
@@ -149,13 +149,15 @@ def _node(parsed: argparse.Namespace) -> int:
     return serve_node(settings)
 
 
-def _check_files(settings: Settings, entries: Sequence[CatalogEntry]) -> None:
-    """Refuse files that should be on this machine and are not; nothing is fetched."""
+def _check_models(settings: Settings, entries: Sequence[CatalogEntry]) -> None:
+    """Refuse what the start would: lengths beyond a model's, files that are not here; nothing is fetched."""
     import trio
 
     from saiserve.models.store import store_from
+    from saiserve.residents import context_of
 
     for entry in entries:
+        context_of(settings, entry)
         if entry.source.startswith(("path:", "package:")):
             trio.run(store_from(settings).locate, entry)
 
@@ -190,19 +192,18 @@ def _state(parsed: argparse.Namespace) -> int:
     keys = parse_client_keys(os.environ.get("API_KEY", ""))
     # A single box has no cluster secret, and a client key is enough there.
     headers = {"X-SAI-Cluster": secret} if secret or not keys else {"x-api-key": keys[0].secret.decode()}
+    url = parsed.url if "://" in parsed.url else f"http://{parsed.url}"
     try:
-        response = httpx2.get(f"{parsed.url.rstrip('/')}/cluster/state", headers=headers, timeout=10)
+        response = httpx2.get(f"{url.rstrip('/')}/cluster/state", headers=headers, timeout=10)
     except httpx2.HTTPError as error:
-        return _complain(
-            f"{parsed.url} does not answer ({type(error).__name__}): is a node running there?", EXIT_FAILED
-        )
+        return _complain(f"{url} does not answer ({type(error).__name__}): is a node running there?", EXIT_FAILED)
     if response.status_code == 401:
         return _complain(
             "the node refuses: set CLUSTER_SECRET to the cluster's secret, or for a single box API_KEY to its key",
             EXIT_FAILED,
         )
     if response.status_code != 200:
-        return _complain(f"{parsed.url} answered status {response.status_code}", EXIT_FAILED)
+        return _complain(f"{url} answered status {response.status_code}", EXIT_FAILED)
     print(response.text if parsed.json else state_table(response.json()))
     return 0
 

@@ -67,7 +67,9 @@ class Residents:
     models: dict[str, Resident] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.models = {entry.id: Resident(entry, context_tokens=self._context(entry)) for entry in self.entries}
+        self.models = {
+            entry.id: Resident(entry, context_tokens=context_of(self.settings, entry)) for entry in self.entries
+        }
 
     def engine(self, model: str) -> Engine | None:
         """The engine that serves a model here, or None."""
@@ -169,12 +171,18 @@ class Residents:
         resident.state = ModelState.READY
         self.on_change()
 
-    def _context(self, entry: CatalogEntry) -> int:
-        wanted = self.settings.context_tokens
-        if not wanted:
-            return min(entry.context_tokens, CONTEXT_DEFAULT_MAX)
-        if entry.title and wanted > entry.context_tokens:
-            raise SettingsError(
-                f"CONTEXT_TOKENS is {wanted}, but {entry.id} was made for {entry.context_tokens}: use at most that"
-            )
-        return wanted
+
+def context_of(settings: Settings, entry: CatalogEntry) -> int:
+    """The longest conversation of a model on this node, in tokens.
+
+    Raises:
+        SettingsError: more is set than the model was made for.
+    """
+    wanted = settings.context_tokens
+    if not wanted:
+        return min(entry.context_tokens, CONTEXT_DEFAULT_MAX)
+    if entry.title and wanted > entry.context_tokens:
+        raise SettingsError(
+            f"CONTEXT_TOKENS is {wanted}, but {entry.id} was made for {entry.context_tokens}: use at most that"
+        )
+    return wanted

@@ -54,6 +54,9 @@ def test_a_dry_run_checks_the_settings(monkeypatch: pytest.MonkeyPatch, capsys: 
     [
         (["node", "--port", "x", "--dry-run"], "PORT (from the command line)"),
         (["node", "--config", "none.toml"], "none.toml cannot be read"),
+        (["node", "--context-tokens", "100000", "--dry-run"], "made for 8192"),
+        (["fetch", "--model-dir", "x", "demo"], "'--model-dir' is no argument of this command; --help"),
+        (["state", "--url", "127.0.0.1:9"], "http://127.0.0.1:9 does not answer"),
         (["fetch", "no-such-model"], "no known model"),
         (["state", "--url", "http://127.0.0.1:9"], "does not answer"),
     ],
