@@ -60,9 +60,8 @@ class _Wire:
         """Whether the other side has neither closed nor spoken out of turn while it was idle."""
         if trio.current_time() - self.idle_since > limits.PEER_IDLE_S:
             return False
-        try:
-            descriptor = self.stream.socket.fileno()
-        except OSError:
+        descriptor = self.stream.socket.fileno()
+        if descriptor < 0:  # closed on this side
             return False
         poll = select.poll()
         poll.register(descriptor, select.POLLIN | select.POLLHUP | select.POLLERR)
@@ -217,7 +216,7 @@ class Connections:
         """
         if trio.current_time() >= self._swept_at + _SWEEP_S:
             self._swept_at = trio.current_time()
-            await self.sweep()
+            self.sweep()
         host = self._hosts.setdefault(address, _Host())
         if host.open >= self._most:
             raise LinkError(f"{self._most} connections to {address} are in use", sent=False)
@@ -263,19 +262,22 @@ class Connections:
         if not host.open and not host.idle:
             del self._hosts[address]
 
-    async def sweep(self) -> None:
-        """Close connections that were idle for too long or that the other side closed."""
+    def sweep(self) -> None:
+        """Close connections that were idle for too long or that the other side closed.
+
+        Nothing is awaited: a connection that is found stale here must not be taken by another task meanwhile.
+        """
         for address, host in list(self._hosts.items()):
-            for wire in list(host.idle):
-                if not wire.is_fresh():
-                    host.idle.remove(wire)
-                    await trio.aclose_forcefully(wire.stream)
+            stale = [wire for wire in host.idle if not wire.is_fresh()]
+            for wire in stale:
+                host.idle.remove(wire)
+                wire.stream.socket.close()
             if not host.open and not host.idle:
-                self._hosts.pop(address, None)
+                del self._hosts[address]
 
     async def aclose(self) -> None:
         """Close all idle connections."""
-        for host in self._hosts.values():
+        for host in list(self._hosts.values()):
             while host.idle:
                 await trio.aclose_forcefully(host.idle.pop().stream)
 

@@ -37,8 +37,32 @@ async def test_idle_connections_are_bounded_and_closed_when_the_other_side_goes(
                 nursery.start_soon(get, connections, address)
         assert connections.idle <= 3
         stop()
-    await connections.sweep()
+    connections.sweep()
     assert connections.idle == 0
+
+
+async def test_looking_through_idle_connections_while_others_take_them_is_no_fault() -> None:
+    connections = Connections()
+    async with http_server(not_found) as (address, stop):
+        async with trio.open_nursery() as nursery:
+            for _ in range(6):
+                nursery.start_soon(get, connections, address)
+        assert connections.idle > 2
+        stop()
+    connections._swept_at = float("-inf")  # the next link looks through them
+    faults: list[LinkError] = []
+
+    async def fail() -> None:
+        try:
+            await get(connections, address)
+        except LinkError as error:
+            faults.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(6):
+            nursery.start_soon(fail)
+    assert len(faults) == 6
+    assert (connections.open, connections.idle) == (0, 0)
 
 
 async def test_a_link_left_before_its_reply_was_read_is_closed() -> None:
