@@ -17,8 +17,9 @@ from saiserve.chat.prompt import prompt_of
 from saiserve.chat.request import GenerationRequest
 from saiserve.dispatch.choice import clock_ns
 from saiserve.dispatch.dispatcher import Answer as DispatchedAnswer
+from saiserve.dispatch.refusals import final_error
 from saiserve.engines.engine import Engine, HopError
-from saiserve.engines.messages import Count, Counted, Embed, Embedded, RefusalReason, Refused
+from saiserve.engines.messages import Count, Counted, Embed, Embedded, Refused
 from saiserve.errors import ApiError, ErrorKind
 from saiserve.fleet.facts import ModelState
 from saiserve.logs import ROUTE_LOGGER
@@ -30,13 +31,6 @@ route_log = logging.getLogger(ROUTE_LOGGER)
 
 SIDE_QUESTION_S = 60.0
 """Longest wait for a count or for embeddings at one place."""
-
-_REFUSED_KINDS = {
-    RefusalReason.TOO_LONG: ErrorKind.CONTEXT_TOO_LONG,
-    RefusalReason.BAD_TEMPLATE: ErrorKind.INVALID_REQUEST,
-    RefusalReason.BAD_SCHEMA: ErrorKind.INVALID_REQUEST,
-    RefusalReason.BAD_REQUEST: ErrorKind.INVALID_REQUEST,
-}
 
 
 class _Watched:
@@ -148,9 +142,9 @@ class NodeService:
                 continue
             if not isinstance(answer, Refused):
                 return answer
-            kind = _REFUSED_KINDS.get(answer.reason)
-            if kind is not None:
-                raise ApiError(kind, answer.detail or "the engine refused the request")
+            error = final_error(answer)
+            if error is not None:
+                raise error
             last = ApiError(ErrorKind.BUSY, "every node that has the model is busy; try again", retry_after_s=2)
         raise last
 

@@ -13,6 +13,7 @@ import msgspec
 
 from saiserve import limits
 from saiserve.dispatch.attempt import NS, Attempt, AttemptState, Deadlines
+from saiserve.dispatch.refusals import final_error
 from saiserve.engines.messages import FinishReason, Generate, RefusalReason, Refused, Tokens
 from saiserve.errors import ApiError, ErrorKind
 from saiserve.routing.candidate import Candidate, Placement
@@ -22,15 +23,6 @@ _WAIT_MAX = 2 * NS
 _TRACE_MAX = 64
 
 _ELSEWHERE = frozenset({RefusalReason.BUSY, RefusalReason.LOADING, RefusalReason.DRAINING})
-
-_FATAL: dict[RefusalReason, ErrorKind] = {
-    RefusalReason.TOO_LONG: ErrorKind.CONTEXT_TOO_LONG,
-    RefusalReason.BAD_TEMPLATE: ErrorKind.INVALID_REQUEST,
-    RefusalReason.BAD_SCHEMA: ErrorKind.INVALID_REQUEST,
-    RefusalReason.BAD_REQUEST: ErrorKind.INVALID_REQUEST,
-    RefusalReason.QUARANTINED: ErrorKind.ENGINE_FAILED,
-}
-"""Refusals that no other place would answer better."""
 
 _EXHAUSTED: dict[AttemptState, tuple[ErrorKind, str]] = {
     AttemptState.CUT: (ErrorKind.MODEL_UNAVAILABLE, "the connection to every node that was tried broke; try again"),
@@ -216,12 +208,12 @@ class Failover:
         if refused.reason in _ELSEWHERE:
             self._busy = refused
             return
-        kind = _FATAL.get(refused.reason)
-        if kind is None or (self.tokens and refused.reason is RefusalReason.TOO_LONG):
+        error = final_error(refused)
+        if error is None or (self.tokens and refused.reason is RefusalReason.TOO_LONG):
             self._failed[candidate.id] = now
             self._be_patient(now)
             return
-        self._error = ApiError(kind, refused.detail or f"the engine refused the request: {refused.reason}")
+        self._error = error
 
     def _broke(self, attempt: Attempt, candidate: Candidate, now: int) -> None:
         self.attempts += 1

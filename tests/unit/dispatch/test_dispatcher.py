@@ -166,6 +166,8 @@ async def test_what_the_client_did_wrong_is_told_at_once_after_one_attempt() -> 
     with pytest.raises(ApiError) as caught:
         await fleet.ask(request_of("a prompt that is far too long for eight tokens"))
     assert caught.value.kind is ErrorKind.CONTEXT_TOO_LONG
+    assert caught.value.context_tokens == 8
+    assert caught.value.prompt_tokens > 8
     assert sum(fleet.starts.values()) == 1
 
 

@@ -9,6 +9,8 @@ import pytest
 import trio
 
 from saiserve.chat.events import AnswerFailed, ChoiceFinished, Started, TextDelta, Usage
+from saiserve.engines.messages import Embed, Embedded, RefusalReason, Refused
+from saiserve.engines.simulated import SimulatedEngine
 from saiserve.errors import ApiError, ErrorKind
 from saiserve.logs import ROUTE_LOGGER
 from saiserve.metering.metrics import METRICS, NodeMetrics
@@ -96,6 +98,24 @@ async def test_counts_and_vectors_come_from_the_engine(tmp_path: Path) -> None:
         assert len(embedded.vectors) == 2
         with pytest.raises(ApiError):
             await service.embed("no-such-model", ("one",), request_id="e2")
+
+
+class TooLong(SimulatedEngine):
+    """Takes no input at all."""
+
+    async def embed(self, request: Embed) -> Embedded | Refused:
+        await trio.lowlevel.checkpoint()
+        return Refused(request.id, RefusalReason.TOO_LONG, "too long", prompt_tokens=9_000, context_tokens=8_192)
+
+
+async def test_an_input_that_is_too_long_is_refused_with_its_numbers(tmp_path: Path) -> None:
+    node = make_node("simulated:sim", tmp_path)
+    async with running(node) as (service, _):
+        node.residents.models["sim"].engine = TooLong()
+        with pytest.raises(ApiError) as refused:
+            await service.embed("sim", ("much",), request_id="e1")
+    error = refused.value
+    assert (error.kind, error.prompt_tokens, error.context_tokens) == (ErrorKind.CONTEXT_TOO_LONG, 9_000, 8_192)
 
 
 @pytest.mark.autojump
