@@ -15,9 +15,8 @@ from blake3 import blake3
 
 from saiserve import limits
 from saiserve.dispatch.attempt import NS
-from saiserve.engines.engine import Engine, HopError
+from saiserve.engines.engine import Engine
 from saiserve.engines.messages import (
-    Accepted,
     Count,
     Counted,
     Embed,
@@ -105,8 +104,7 @@ class GuardedEngine:
     """A local engine behind the node's rules for suspects. Wrap each once; local and peer requests both use it.
 
     It says at once that the request has come, so that an engine in the middle of a long step is not taken for a node
-    that does not answer. An engine that dies with a request in hand that it had not accepted yet has crashed under it:
-    reading a prompt runs a template and a tokenizer.
+    that does not answer. A request under which the engine's process died, accepted or not, is a suspect.
     """
 
     def __init__(self, engine: Engine, suspects: Suspects, clock: Callable[[], int]) -> None:
@@ -145,23 +143,10 @@ class GuardedEngine:
         self, request: Generate, messages: AsyncIterator[EngineReply]
     ) -> AsyncGenerator[EngineReply, None]:
         yield Progress(request.id, 0)
-        is_accepted = False
-        try:
-            async for message in messages:
-                is_accepted = is_accepted or isinstance(message, Accepted)
-                if isinstance(message, Failed):
-                    self._note(request, message)
-                yield message
-        except HopError as error:
-            if is_accepted or not error.sent:
-                raise
-            failed = Failed(request.id, FailureKind.CRASH, f"the engine died while it read the request: {error}")
-            self._note(request, failed)
-            yield failed
-
-    def _note(self, request: Generate, failed: Failed) -> None:
-        if failed.kind in _SUSPICIOUS:
-            self._suspects.crashed(request, self._clock())
+        async for message in messages:
+            if isinstance(message, Failed) and message.kind in _SUSPICIOUS:
+                self._suspects.crashed(request, self._clock())
+            yield message
 
     async def count(self, request: Count) -> Counted | Refused:
         """As `Engine.count`."""

@@ -231,7 +231,8 @@ class SimulatedEngine:
             return
         if self._strike(request, _BEFORE_ACCEPTANCE, FaultKind.CRASH):
             self.crash()
-            raise HopError("the simulated engine died while it read the request", sent=True)
+            yield self._end(request)
+            return
         cached = self._cached(request.isolation, prompt)
         room = self.settings.context_tokens - len(prompt)
         most = min(room, room if request.max_tokens is None else request.max_tokens)

@@ -9,7 +9,7 @@ import trio
 
 from saiserve import limits
 from saiserve.engines.engine import HopError
-from saiserve.engines.messages import Accepted, Failed, FailureKind, Progress, Tokens
+from saiserve.engines.messages import Accepted, Failed, FailureKind, Progress, RefusalReason, Refused, Tokens
 
 
 class Mailbox:
@@ -46,12 +46,18 @@ class Mailbox:
         self._arrived.set()
 
     def process_ended(self, kind: FailureKind, detail: str) -> None:
-        """The engine process is gone: an accepted request failed, of any other nobody knows."""
-        if self.accepted:
-            self.put(Failed(self.request_id, kind, detail))
-        else:
+        """The engine process is gone, for this reason; nothing more comes.
+
+        A stream fails, also one that was not accepted yet: reading a prompt runs a template and a tokenizer. Only an
+        unloading refuses what it had not accepted. Whoever awaits a single answer gets a HopError.
+        """
+        if not self.streams:
             self._broken = HopError(detail, sent=True)
             self._arrived.set()
+        elif kind is FailureKind.UNLOADED and not self.accepted:
+            self.put(Refused(self.request_id, RefusalReason.NO_MODEL, detail))
+        else:
+            self.put(Failed(self.request_id, kind, detail))
 
     async def get(self) -> msgspec.Struct:
         """The next message; waits for it. Raises HopError when there will be none."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+
 import pytest
 import trio
 from fake_fleet import FakeFleet, plain, request_of, text_of, usage_of
@@ -9,9 +12,10 @@ from fake_fleet import FakeFleet, plain, request_of, text_of, usage_of
 from saiserve import limits
 from saiserve.chat.events import AnswerEvent, AnswerFailed
 from saiserve.dispatch.attempt import NS
-from saiserve.dispatch.suspects import Quarantine, fingerprint
-from saiserve.engines.messages import Generate, Prompt, RefusalReason, Sampling
-from saiserve.engines.simulated import Fault, FaultKind
+from saiserve.dispatch.suspects import GuardedEngine, Quarantine, Suspects, fingerprint
+from saiserve.engines.engine import HopError
+from saiserve.engines.messages import EngineReply, Failed, FailureKind, Generate, Prompt, RefusalReason, Sampling
+from saiserve.engines.simulated import Fault, FaultKind, SimulatedEngine
 from saiserve.errors import ApiError, ErrorKind
 
 SETTINGS = plain(lanes=16, faults=(Fault(FaultKind.CRASH, at_token=20, marker="POISON"),))
@@ -110,6 +114,39 @@ async def test_a_suspect_is_tried_on_one_other_node_ever_even_if_that_one_only_b
     events = await fleet.ask(request_of())
     assert isinstance(events[-1], AnswerFailed)
     assert fleet.starts == {"a": 1, "b": 1}
+
+
+class Ending(SimulatedEngine):
+    """Ends every request before accepting it: with a failure of this kind, or with a broken hop."""
+
+    def __init__(self, kind: FailureKind | None) -> None:
+        super().__init__()
+        self.kind = kind
+
+    @asynccontextmanager
+    async def generate(self, request: Generate) -> AsyncIterator[AsyncIterator[EngineReply]]:
+        async def replies() -> AsyncIterator[EngineReply]:
+            await trio.lowlevel.checkpoint()
+            if self.kind is None:
+                raise HopError("gone", sent=True)
+            yield Failed(request.id, self.kind)
+
+        yield replies()
+
+
+@pytest.mark.parametrize(
+    ("kind", "counted"),
+    [(None, 0), (FailureKind.UNLOADED, 0), (FailureKind.INTERNAL, 0), (FailureKind.CRASH, 1), (FailureKind.HANG, 1)],
+)
+async def test_only_the_death_of_an_engine_counts_against_a_suspect(kind: FailureKind | None, counted: int) -> None:
+    suspects = Suspects()
+    guarded = GuardedEngine(Ending(kind), suspects, lambda: 0)
+    suspect = Generate("1", "m", Prompt(text="x"), Sampling(seed=1), suspect=True)
+    with nullcontext() if kind else pytest.raises(HopError):
+        async with guarded.generate(suspect) as messages:
+            assert [message async for message in messages]
+    assert len(suspects.quarantine) == counted
+    assert suspects.running is None
 
 
 def test_quarantine_is_bounded_and_ends() -> None:

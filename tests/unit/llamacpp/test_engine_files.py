@@ -19,7 +19,17 @@ from saiserve.engines.llamacpp.gguf_file import ModelFileError, read_model_file
 from saiserve.engines.llamacpp.loading import choose_lanes, kv_bytes
 from saiserve.engines.llamacpp.mailbox import Mailbox
 from saiserve.engines.llamacpp.protocol import FromProcess
-from saiserve.engines.messages import Accepted, Failed, FailureKind, Finished, FinishReason, Progress, Tokens
+from saiserve.engines.messages import (
+    Accepted,
+    Failed,
+    FailureKind,
+    Finished,
+    FinishReason,
+    Progress,
+    RefusalReason,
+    Refused,
+    Tokens,
+)
 from tests.fixtures import tiny_models
 
 MESSAGES = [
@@ -114,15 +124,33 @@ async def test_a_late_reader_gets_every_token_in_a_bounded_number_of_messages() 
     assert sum(len(one.data) for one in tokens) == 10_000
 
 
-async def test_the_end_of_a_process_is_a_failure_once_accepted_and_a_broken_hop_before() -> None:
+@pytest.mark.parametrize("kind", [FailureKind.CRASH, FailureKind.HANG])
+async def test_the_end_of_a_process_fails_its_requests_by_its_kind_accepted_or_not(kind: FailureKind) -> None:
     accepted, fresh = Mailbox("a"), Mailbox("b")
     accepted.put(Accepted("a", 1))
     for mailbox in (accepted, fresh):
-        mailbox.process_ended(FailureKind.CRASH, "it fell")
+        mailbox.process_ended(kind, "it fell")
     assert isinstance(await accepted.get(), Accepted)
-    assert await accepted.get() == Failed("a", FailureKind.CRASH, "it fell")
+    assert await accepted.get() == Failed("a", kind, "it fell")
+    assert await fresh.get() == Failed("b", kind, "it fell")
+
+
+async def test_an_unloading_fails_what_was_accepted_and_refuses_the_rest() -> None:
+    accepted, fresh = Mailbox("a"), Mailbox("b")
+    accepted.put(Accepted("a", 1))
+    for mailbox in (accepted, fresh):
+        mailbox.process_ended(FailureKind.UNLOADED, "unloaded")
+    assert isinstance(await accepted.get(), Accepted)
+    assert await accepted.get() == Failed("a", FailureKind.UNLOADED, "unloaded")
+    assert await fresh.get() == Refused("b", RefusalReason.NO_MODEL, "unloaded")
+
+
+@pytest.mark.parametrize("kind", FailureKind)
+async def test_the_end_of_a_process_is_a_broken_hop_to_whoever_awaits_a_single_answer(kind: FailureKind) -> None:
+    mailbox = Mailbox("a", streams=False)
+    mailbox.process_ended(kind, "it fell")
     with pytest.raises(HopError, match="it fell"):
-        await fresh.get()
+        await mailbox.get()
 
 
 def test_ends_are_told_in_words() -> None:
