@@ -291,8 +291,9 @@ class Core:
 
     def announce(self) -> None:
         """Spread this member's own Alive."""
-        self.packer.updates.put(self.identity.name, self.identity.alive_bytes)
+        self.publish(self.identity.name, self.identity.alive_bytes)
 
     def publish(self, name: str, data: bytes) -> None:
         """Spread news about a member."""
         self.packer.updates.put(name, data)
+        self.gossip.hasten()

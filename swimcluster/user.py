@@ -77,6 +77,7 @@ class UserMessages:
         queue = self._core.packer.broadcasts
         if not queue.put((message.instance, message.number), encode_message(message)):
             self._core.statistics.user_broadcasts_dropped += 1
+        self._core.gossip.hasten()
 
     # Requests ---------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,8 @@ FIRST_PORT = 21_000
 SPARES = 3
 """Processes started beforehand for those who return, so that no start of an interpreter is measured."""
 SETTLE_S = 2.0
+CHANGE_PAUSE_S = 1.0
+"""So that a change does not meet the news of the last one."""
 START_S = 120.0
 DETECTION_S = 45.0
 SPREAD_S = 15.0
@@ -154,6 +156,7 @@ async def live(side: str, members: int, steady_s: float, changes: int, patience_
         await trio.sleep(SETTLE_S)
         life.cpu_s_per_member_minute, life.bytes_per_member_second = await cluster.load(steady_s)
         for number in range(changes):
+            await trio.sleep(CHANGE_PAUSE_S)
             life.metadata.append(await cluster.change_metadata(number))
         life.lost_state.append(await cluster.kill_and_bring_back(same_port=True, limit_s=patience_s))
         await trio.sleep(SETTLE_S)

@@ -185,7 +185,7 @@ def test_confirmations_of_others_shorten_a_suspicion():
     bench = Bench(seed=3)
     bench.cluster(5)
     bench.kill(5)
-    bench.run(3, until=lambda: any(swim.statistics().members_suspect for swim in bench.machines.values()))
+    bench.run(6, until=lambda: any(swim.statistics().members_suspect for swim in bench.machines.values()))
     took = bench.run(11, until=lambda: all("e" not in view for view in bench.views()))
     assert took < 24
     assert sum(swim.statistics().confirmations for swim in bench.machines.values()) >= 3

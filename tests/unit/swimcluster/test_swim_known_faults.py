@@ -340,7 +340,7 @@ def test_everything_recorded_and_sent_again_changes_no_view():
     bench.run(30)
     after = {p: [(m.name, m.state, m.epoch, m.metadata) for m in s.members()] for p, s in bench.machines.items()}
     assert after == before
-    assert min(swim.statistics().dropped_replay for swim in bench.machines.values()) > 50
+    assert min(swim.statistics().dropped_replay for swim in bench.machines.values()) > 10
     assert fresh.statistics().dropped_own == 0
     assert not bench.heard(MemberDied)
 
@@ -353,8 +353,7 @@ def test_dead_news_by_state_exchange_lets_the_member_refute():
 
     b.core.exchange(address(1), [encode_message(Sync(0)), lie], StateExchange(b.core), S)
     bench.flush(2)
-    bench.run(0.01)
-    assert a.member("c").state is MemberState.SUSPECT
     bench.run(5)
+    assert bench.heard(MemberSuspected, at="a")
     assert a.member("c").state is MemberState.ALIVE
     assert not bench.heard(MemberDied)
