@@ -1,14 +1,17 @@
 """Connections of the node's port: hypercorn's HTTP/1.1 on trio, with what strangers may do to one kept inside it.
 
-Three things differ from hypercorn's own server. A fault in one connection ends that connection and not the process.
+Four things differ from hypercorn's own server. A fault in one connection ends that connection and not the process.
 HTTP/2 is not spoken, asked for or assumed: nobody here needs it, and it is a second parser for strangers' bytes. And a
 connection is read on while its request is answered, also when more bytes follow the request (pipelining, or the CRLF
-that some clients append): the end of the connection is seen at once, which is how clients call work off.
+that some clients append): the end of the connection is seen at once, which is how clients call work
+off. Last, all connections that wait are accepted in each turn of the loop.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -33,31 +36,62 @@ RECEIVE_BYTES: Final = 65_536
 READ_AHEAD_PIECES: Final = 1
 """Pieces taken from a connection while its request is answered. With more behind, its end shows when it is read."""
 
+ACCEPTS_AT_ONCE: Final = 64
+ACCEPT_REST_S: Final = 0.1
+_NO_MORE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""The machine or the process has no room for one more connection; this passes."""
+
 _HTTP_1: Final = (b"1.0", b"1.1")
 
 
 async def serve_connections(
     app: Any,
     config: Config,
-    listener: trio.SocketListener,
+    listener: socket.socket,
     stop: Callable[[], Awaitable[None]],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `stop` returns; then refuse new connections and give open ones `config.graceful_timeout` to end."""
+    """Serve until `stop` returns; then refuse new connections and give open ones `config.graceful_timeout` to end.
+
+    Args:
+        listener: a listening TCP socket; closed here.
+    """
     context = WorkerContext(None)
     wrapped = wrap_app(app, config.wsgi_max_body_size, "asgi")
     serve_one = partial(_serve_one, wrapped, config, context)
     async with trio.open_nursery() as connections:
         try:
-            async with open_plain_nursery() as nursery:
-                await nursery.start(partial(trio.serve_listeners, serve_one, [listener], handler_nursery=connections))
-                task_status.started()
-                await stop()
-                nursery.cancel_scope.cancel()
+            with listener:
+                async with open_plain_nursery() as nursery:
+                    nursery.start_soon(_accept, listener, connections, serve_one)
+                    task_status.started()
+                    await stop()
+                    nursery.cancel_scope.cancel()
         finally:
             await context.terminated.set()
             connections.cancel_scope.deadline = trio.current_time() + config.graceful_timeout
+
+
+async def _accept(
+    listener: socket.socket, nursery: trio.Nursery, serve_one: Callable[[trio.SocketStream], Awaitable[None]]
+) -> None:
+    """Accept for ever, all that wait in each turn: one in each turn would let a busy loop's newest wait for seconds."""
+    listener.setblocking(False)
+    while True:
+        await trio.lowlevel.wait_readable(listener)
+        for _ in range(ACCEPTS_AT_ONCE):
+            try:
+                connection, _address = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                break
+            except OSError as error:
+                if error.errno not in _NO_MORE:
+                    raise
+                log.warning("no new connection can be taken: %s", error.strerror)
+                await trio.sleep(ACCEPT_REST_S)
+                break
+            nursery.start_soon(serve_one, trio.SocketStream(trio.socket.from_stdlib_socket(connection)))
 
 
 async def _serve_one(app: Any, config: Config, context: WorkerContext, stream: trio.SocketStream) -> None:

@@ -68,7 +68,7 @@ async def run_http(
         calls={FACTS_CALL: node.tell_facts},
     )
     server = HttpServer(port)
-    listener = trio.SocketListener(trio.socket.from_stdlib_socket(listen(node.settings)))
+    listener = listen(node.settings)
     try:
         async with trio.open_nursery() as nursery:
             serve = partial(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -53,10 +54,11 @@ async def serving(service: ScriptedService | None = None, **api_options: Any) ->
     config.errorlog = None
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
-        listener, *_ = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
         await nursery.start(partial(serve_connections, app, config, listener, stop.wait))
         try:
-            yield Served(f"http://127.0.0.1:{listener.socket.getsockname()[1]}", service)
+            yield Served(f"http://127.0.0.1:{port}", service)
         finally:
             stop.set()
             nursery.cancel_scope.deadline = trio.current_time() + 2

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 import re
+import socket
+import time
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 import trio
 
 from saiserve.chat.events import Started
-from saiserve.http_connections import _Http1
+from saiserve.http_connections import _accept, _Http1
 from tests.api.serving import KEY, Served, serving
 from tests.api.test_disconnect import request_for
 from tests.fakes.service import Pause, ScriptedService
@@ -116,3 +121,53 @@ async def test_leaving_is_noticed_when_more_bytes_follow_the_request(behind):
         with trio.fail_after(1):
             await service.closed.wait()
         assert service.ended == ["cancelled"]
+
+
+async def test_connections_that_come_at_once_are_all_taken_in_the_next_turns_of_a_busy_loop():
+    async def burden() -> None:
+        while True:
+            time.sleep(0.02)  # each turn of the loop is this long
+            await trio.lowlevel.checkpoint()
+
+    async with serving() as served, trio.open_nursery() as nursery:
+        with ExitStack() as others:
+            for _ in range(60):
+                others.enter_context(socket.create_connection(served.address))
+            nursery.start_soon(burden)
+            with trio.fail_after(60 * 0.02):
+                async with await trio.open_tcp_stream(*served.address) as last:
+                    await last.send_all(b"GET /health HTTP/1.1\r\nHost: n\r\n\r\n")
+                    assert (await last.receive_some()).startswith(b"HTTP/1.1 200 ")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_process_without_room_for_connections_takes_them_when_there_is_room_again():
+    class Full:
+        """A listener whose process has run out of descriptors for a while."""
+
+        def __init__(self, real: socket.socket) -> None:
+            self.real, self.refusals = real, 3
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+        def accept(self) -> Any:
+            if self.refusals:
+                self.refusals -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return self.real.accept()
+
+    with socket.create_server(("127.0.0.1", 0)) as real:
+        listener = Full(real)
+        taken = trio.Event()
+
+        async def serve_one(stream: trio.SocketStream) -> None:
+            await stream.aclose()
+            taken.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_accept, listener, nursery, serve_one)
+            with socket.create_connection(real.getsockname()), trio.fail_after(5):
+                await taken.wait()
+            nursery.cancel_scope.cancel()
+    assert listener.refusals == 0
