@@ -116,11 +116,13 @@ class UdpDatagrams:
         Raises:
             trio.ClosedResourceError: the socket was closed.
         """
+        has_waited = False
         while True:
             try:
                 data, source = self._sock.recvfrom(DATAGRAM_BYTES_MAX)
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._sock)
+                has_waited = True
                 continue
             except OSError as error:
                 if error.errno == errno.EBADF:
@@ -128,7 +130,8 @@ class UdpDatagrams:
                 self.counters.receive_errors += 1
                 await trio.sleep(ERROR_PAUSE_S)
                 continue
-            await trio.lowlevel.checkpoint()
+            if not has_waited:
+                await trio.lowlevel.checkpoint()  # a flood must leave room for other tasks
             return readable_address(source), data
 
 
