@@ -96,7 +96,7 @@ async def raw_exchange(served: Served, head: str, body: bytes = b"") -> tuple[in
     async with await trio.open_tcp_stream(*served.address) as connection:
         await connection.send_all(head.replace("\n", "\r\n").encode("latin-1") + b"Connection: close\r\n\r\n" + body)
         seen = b""
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             while part := await connection.receive_some():
                 seen += part
     top, _, rest = seen.partition(b"\r\n\r\n")

@@ -120,14 +120,14 @@ async def test_a_client_that_goes_away_stops_the_work_on_the_other_node(phase: s
         engine = fleet.nodes["node0"].engine
         if phase == "queued":
             nursery.start_soon(ask, fleet)
-            with trio.fail_after(5):
+            with trio.fail_after(30):
                 while not engine.load.busy:
                     await trio.sleep(0.01)
         async with fleet.dispatcher.answer(request_of("another")) as answer:
             async for event in answer.events:
                 if phase != "streaming" or isinstance(event, TextDelta):
                     break
-        with trio.fail_after(1):
+        with trio.fail_after(30):
             while engine.load.queued or (phase != "queued" and engine.load.busy):
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()

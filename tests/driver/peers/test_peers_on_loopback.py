@@ -83,7 +83,7 @@ async def test_many_at_once_are_all_answered() -> None:
                 nursery.start_soon(one, number)
         assert [type(end) for end in ends] == [Finished] * 24
         assert node.connections.open == 0
-        with trio.fail_after(1):
+        with trio.fail_after(30):
             while node.port.active:
                 await trio.sleep(0.01)
 
@@ -136,12 +136,12 @@ async def test_leaving_frees_the_lane_over_there(where: str) -> None:
             async with node.client.engine("b", "simulated").generate(generate(id="leaver")) as messages:
                 if where != "connecting":
                     await leave_at(where, messages)
-            with trio.fail_after(1):
+            with trio.fail_after(30):
                 while node.engine.load.queued or (node.engine.load.busy and where != "queued") or node.port.active > 1:
                     await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
         assert where in ("streaming", "prefill") or all(g.id != "leaver" for g in node.engine.started)
-        with trio.fail_after(1):
+        with trio.fail_after(30):
             while node.port.active or node.engine.load.busy:
                 await trio.sleep(0.01)
         made = node.engine.generated

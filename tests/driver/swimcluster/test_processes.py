@@ -54,7 +54,7 @@ async def test_a_process_that_ends_is_left_and_a_second_holder_of_a_name_exits_w
         b = await nodes.start("b", seeds=(a.address,))
         await a.sees(alive("a", "b"), 10)
         second = await nodes.start("b", seeds=(a.address,))
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             assert await second.process.wait() == 1
         await trio.sleep(0.2)
         assert f"the name 'b' is held by a live member at {b.address}" in second.errors.decode()
@@ -62,7 +62,7 @@ async def test_a_process_that_ends_is_left_and_a_second_holder_of_a_name_exits_w
         assert b.process.stdin is not None
         await b.process.stdin.aclose()
         await a.sees(is_state("b", "LEFT"), 5)
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             assert await b.process.wait() == 0
 
     await with_nodes(body)

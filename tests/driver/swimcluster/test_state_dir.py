@@ -33,7 +33,7 @@ async def test_what_the_disk_remembers_brings_a_member_back_without_seeds(tmp_pa
     path = snapshot_path(tmp_path, "default", "b")
     async with member(network, "a") as a:
         async with member(network, "b", "a", state_dir=tmp_path) as b:
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 await b.wait_for(lambda members: len(members) == 2)
             first = b.local
         snapshot, _ = load_snapshot(path)
@@ -64,7 +64,7 @@ async def test_an_unreadable_state_file_is_an_event_and_the_member_starts_afresh
     path = snapshot_path(tmp_path, "default", "a")
     path.write_bytes(b"\0" * 100)
     async with member(MemoryNetwork(), "a", state_dir=tmp_path) as a, a.subscribe() as events:
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             assert isinstance(await anext(events), Snapshot)
             fault = await anext(events)
         assert isinstance(fault, SnapshotFault)
@@ -76,11 +76,11 @@ async def test_a_state_folder_that_cannot_be_written_is_an_event_and_never_fatal
     (tmp_path / "file").write_text("not a folder")
     network = MemoryNetwork()
     async with member(network, "a", state_dir=tmp_path / "file") as a, a.subscribe() as events:
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             while not isinstance(await anext(events), SnapshotFault):
                 pass
         async with member(network, "b", "a"):
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 await a.wait_for(lambda members: len(members) == 2)
 
 
