@@ -620,6 +620,7 @@ def test_a_leave_that_takes_long_lets_every_other_duty_rest():
     for port in (1, 2):
         bench.freeze(port)
     probes = bench.machines[3].statistics().probes
+    bench.do(3, lambda swim, now: swim.set_vitals(now, b"so that the gossip tick does not rest"))
     bench.do(3, lambda swim, now: swim.leave(now))
     from swimcluster.messages import Suspect
 
