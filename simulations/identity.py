@@ -114,7 +114,9 @@ def case(name: str, seed: int, *, n: int) -> Row:
     cluster.world.run_for(60)
     worst = max((_changes(log, observer) for observer in cluster.running()), default=0)
     holders = [p for p in cluster.running() if cluster.places[p].member == VICTIM]
-    agreed = not cluster.differences()
+    # Who held the name and lives keeps it; a dead member's name goes to whoever takes it.
+    right = [f"{VICTIM}'0" if name == "taken over after death" else VICTIM]
+    agreed = not cluster.differences() and holders == right
     return {
         "case": name,
         "seed": seed,

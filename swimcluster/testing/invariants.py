@@ -191,7 +191,7 @@ class NoBlindAccusations(Checker):
 
 
 class NoGhosts(Checker):
-    """Nobody lists a process as newly joined that has not run for longer than `grace_s`."""
+    """Nobody lists a process as newly joined that ended longer than `grace_s` ago: than anybody may believe in it."""
 
     def __init__(self, *, grace_s: float) -> None:
         self.grace_ns = round(grace_s * SECOND)
@@ -366,6 +366,10 @@ def default_checkers(cluster: SimulatedCluster) -> list[Checker]:
         "local_health": config.local_health_max,
     }
     size = max(2, len(cluster.places))
+    # A known name needs no verification (P16), so whoever was away may hear of a process that others still believe in:
+    # for as long as its detection may take, the longest wait for a probe and the longest suspicion.
+    suspicion_s = config.suspicion_mult * config.suspicion_max_mult * config.probe_interval_s
+    longest_s = suspicion_s + 2 * size * config.probe_interval_s
     return [
         VersionsRise(),
         OneContentPerVersion(),
@@ -373,10 +377,10 @@ def default_checkers(cluster: SimulatedCluster) -> list[Checker]:
         WithinBudget(datagram_bytes=config.datagram_bytes_max, exchange_bytes=config.exchange_bytes_max),
         BoundedQueues(limits),
         DeadlinesAhead(),
-        NoBlindAccusations(most=3, hold_s=config.suspicion_mult * config.suspicion_max_mult * config.probe_interval_s)
+        NoBlindAccusations(most=3, hold_s=suspicion_s)
         if size > 4 and config.hold_accusations
         else NoBlindAccusations(most=size * 100, hold_s=0),
-        NoGhosts(grace_s=10.0),
+        NoGhosts(grace_s=longest_s),
         OnlyOurs(),
         EventsTellAll(),
     ]
