@@ -7,8 +7,6 @@ import logging
 import random
 import re
 import socket
-import time
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -121,24 +119,6 @@ async def test_leaving_is_noticed_when_more_bytes_follow_the_request(behind):
         with trio.fail_after(30):
             await service.closed.wait()
         assert service.ended == ["cancelled"]
-
-
-async def test_connections_that_come_at_once_are_all_taken_in_the_next_turns_of_a_busy_loop():
-    async def burden() -> None:
-        while True:
-            time.sleep(0.02)  # each turn of the loop is this long
-            await trio.lowlevel.checkpoint()
-
-    async with serving() as served, trio.open_nursery() as nursery:
-        with ExitStack() as others:
-            for _ in range(60):
-                others.enter_context(socket.create_connection(served.address))
-            nursery.start_soon(burden)
-            with trio.fail_after(60 * 0.02):
-                async with await trio.open_tcp_stream(*served.address) as last:
-                    await last.send_all(b"GET /health HTTP/1.1\r\nHost: n\r\n\r\n")
-                    assert (await last.receive_some()).startswith(b"HTTP/1.1 200 ")
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_process_without_room_for_connections_takes_them_when_there_is_room_again():
