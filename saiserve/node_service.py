@@ -25,6 +25,7 @@ from saiserve.fleet.facts import ModelState
 from saiserve.logs import ROUTE_LOGGER
 from saiserve.metering.metrics import Tally
 from saiserve.node import Node
+from saiserve.residents import Resident
 from saiserve.routing.candidate import RoutingRequest
 
 route_log = logging.getLogger(ROUTE_LOGGER)
@@ -50,6 +51,20 @@ class _Watched:
         elif isinstance(event, AnswerFailed):
             self.outcome = "failed"
         return event
+
+
+def _with_file(card: ModelCard, resident: Resident) -> ModelCard:
+    """The card with what only a node that has the model's file knows."""
+    card = replace(card, size_bytes=resident.size_bytes, chat_template=resident.chat_template)
+    facts = resident.facts
+    if facts is None:
+        return card
+    return replace(
+        card,
+        parameters=facts.parameters,
+        vocabulary=facts.vocabulary_size,
+        embedding_length=facts.embedding_size,
+    )
 
 
 class NodeService:
@@ -154,17 +169,18 @@ class NodeService:
         cards = []
         for known in node.view.known_models():
             entry = node.catalog.entry(known.id)
-            cards.append(
-                ModelCard(
-                    id=known.id,
-                    aliases=node.catalog.aliases(known.id),
-                    created=self._started_at,
-                    context_tokens=known.context_tokens,
-                    capabilities=known.tags,
-                    state="ready" if known.ready else "unavailable",
-                    display_name=entry.title if entry is not None else known.id,
-                )
+            card = ModelCard(
+                id=known.id,
+                aliases=node.catalog.aliases(known.id),
+                created=self._started_at,
+                context_tokens=known.context_tokens,
+                capabilities=known.tags,
+                state="ready" if known.ready else "unavailable",
+                display_name=entry.title if entry is not None else known.id,
+                lanes=known.lanes,
             )
+            resident = node.residents.models.get(known.id)
+            cards.append(card if resident is None else _with_file(card, resident))
         return tuple(cards)
 
     def cluster_state(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from saiserve.config import Settings
 from saiserve.dispatch.choice import clock_ns
 from saiserve.dispatch.suspects import GuardedEngine, Suspects
 from saiserve.engines.engine import Engine
+from saiserve.engines.llamacpp.gguf_file import ModelFileError, read_model_file
 from saiserve.engines.messages import Load
 from saiserve.engines.simulated import SimulatedEngine, parse_simulated
 from saiserve.errors import SettingsError
@@ -27,6 +28,7 @@ from saiserve.models.store import ModelStore, file_digest, progress_line
 from swimcluster.nursery import open_plain_nursery
 
 if TYPE_CHECKING:
+    from saiserve.engines.llamacpp.protocol import ModelFacts
     from saiserve.engines.llamacpp.supervisor import LlamaEngine
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,11 @@ class Resident:
     digest: bytes = b""
     context_tokens: int = 0
     path: Path | None = None
+    size_bytes: int = 0
+    chat_template: str = ""
+    """The source of the template in use, the catalog's or the file's own; empty when there is none."""
+    facts: ModelFacts | None = None
+    """What loading found out; None for simulated models."""
 
     @property
     def load(self) -> Load:
@@ -120,6 +127,11 @@ class Residents:
         log.info("loading %s and measuring how fast it is", entry.id)
         template = entry.template_text
         resident.digest = await trio.to_thread.run_sync(file_digest, resident.path, template or "")
+        try:
+            file = await trio.to_thread.run_sync(read_model_file, resident.path)
+        except ModelFileError as error:
+            raise SettingsError(f"model {entry.id!r} cannot be served: {error}") from error
+        resident.size_bytes, resident.chat_template = file.bytes_total, template or file.chat_template or ""
         await self._run_llama(resident, template, task_status)
 
     async def _run_simulated(self, resident: Resident, task_status: trio.TaskStatus[None]) -> None:
@@ -154,6 +166,7 @@ class Residents:
                 await nursery.start(engine.run)
             except EngineLoadError as error:
                 raise SettingsError(f"model {resident.entry.id!r} cannot be served: {error}") from error
+            resident.facts = engine.facts
             self._serve(resident, engine)
             log.info("%s is ready: %d lanes", resident.entry.id, resident.load.lanes)
             task_status.started()

@@ -11,7 +11,7 @@ from saiserve.api.service import ModelCard
 from saiserve.chat.events import AnswerEvent
 from saiserve.chat.families import Family, family_of
 from saiserve.chat.parsed import AnswerParser
-from saiserve.chat.reasoning import ReasoningSplitter
+from saiserve.chat.reasoning import ReasoningSplitter, template_begins_reasoning
 from saiserve.chat.request import Dialect, GenerationRequest, ImagePart, Tool, ToolChoiceMode
 from saiserve.chat.tool_formats import GENERIC, ToolFormat, format_named, format_of_template, with_tools_as_text
 from saiserve.chat.tool_grammar import tool_constraint
@@ -96,8 +96,11 @@ def _family(card: ModelCard) -> Family | None:
 
 def _begins_inside(card: ModelCard) -> bool:
     """Whether output begins inside the reasoning when thinking is on."""
+    if card.chat_template:
+        opens = template_begins_reasoning(card.chat_template, card.reasoning_open, card.reasoning_close)
+        return card.reasoning_begun or opens
     family = _family(card)
-    return card.reasoning_begun or (not card.chat_template and family is not None and family.reasoning_begun)
+    return card.reasoning_begun or (family is not None and family.reasoning_begun)
 
 
 def _own_stop(request: GenerationRequest, tool_format: ToolFormat, usable: tuple[Tool, ...]) -> str:

@@ -8,6 +8,15 @@ from dataclasses import dataclass
 from saiserve.chat.tool_parser import overlap
 
 
+def template_begins_reasoning(template: str, opening: str, closing: str) -> bool:
+    """Whether a chat template opens the reasoning at the end of a prompt that thinks.
+
+    A pair of marks there is how templates switch thinking off; an opening one without its end leaves it open.
+    """
+    _, found, end = template.rpartition("add_generation_prompt")
+    return bool(found) and end.count(opening) > end.count(closing)
+
+
 class _State(enum.Enum):
     START = "start"
     INSIDE = "inside"

@@ -55,6 +55,8 @@ class KnownModel:
     """All nodes that hold it, down ones included."""
     context_tokens: int = 0
     tags: frozenset[str] = frozenset()
+    lanes: int = 0
+    """Streams that the ready nodes serve at once, together; 0 = unknown."""
 
 
 class _Place(NamedTuple):
@@ -201,6 +203,11 @@ class FleetView:
                 nodes=tuple(n for n, _, _ in entries),
                 context_tokens=max(fact.context for _, _, fact in entries),
                 tags=frozenset[str]().union(*(fact.tags for _, _, fact in entries)),
+                lanes=sum(
+                    fact.lanes or node.facts.lanes
+                    for _, node, fact in entries
+                    if node.residence(fact)[0] is Residence.READY
+                ),
             )
             for model, entries in sorted(held.items())
         )

@@ -116,6 +116,18 @@ def test_a_call_cut_by_the_limit_is_text_with_a_finish_that_says_cut():
     assert events[-1] == ChoiceFinished(0, StopKind.LENGTH)
 
 
+NEVER_BEGUN = "{% if add_generation_prompt %}assistant{% if off %}<think>\n\n</think>{% endif %}{% endif %}"
+MAY_BEGIN = "{% if add_generation_prompt %}{% if off %}<think>\n\n</think>{% else %}<think>\n{% endif %}{% endif %}"
+ALWAYS_BEGUN = "{{ '<think></think>' }}{% if add_generation_prompt %}assistant<think>\n{% endif %}"
+
+
+@pytest.mark.parametrize(("template", "begun"), [(NEVER_BEGUN, False), (MAY_BEGIN, True), (ALWAYS_BEGUN, True)])
+def test_whether_output_begins_inside_the_reasoning_is_read_from_the_template(template: str, begun: bool) -> None:
+    card = ModelCard("qwen3.5-x", capabilities=frozenset({"chat", "reasoning"}), chat_template=template)
+    first = said(fitted(asked(), card), "so so", cut=10)[1]
+    assert isinstance(first, ReasoningDelta if begun else TextDelta)
+
+
 @pytest.mark.parametrize("thinking", [True, False])
 def test_reasoning_the_template_began_is_split_off_only_when_thinking_is_on(thinking):
     prepared = fitted(asked(template_options={"enable_thinking": thinking}), THINKER)

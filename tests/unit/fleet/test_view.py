@@ -237,11 +237,11 @@ def test_all_nodes_name_the_same_homes() -> None:
 
 def test_listing_names_what_members_hold_and_who_is_ready() -> None:
     eyes = NodeFacts(
-        version=1, models=(ModelFact("small", context=4_096, capability_bits=capability_bits({"vision"})),)
+        version=1, models=(ModelFact("small", context=4_096, capability_bits=capability_bits({"vision"}), lanes=3),)
     )
     (model,) = view_of(member("b"), member("c", eyes), member("d", state=MemberState.SUSPECT)).known_models()
     assert (model.id, model.ready, model.nodes) == ("small", ("b", "c"), ("b", "c", "d"))
-    assert (model.context_tokens, model.tags) == (8_192, {"vision"})
+    assert (model.context_tokens, model.tags, model.lanes) == (8_192, {"vision"}, 4 + 3)
 
 
 def test_a_model_is_known_by_its_name_in_any_case_on_every_node() -> None:

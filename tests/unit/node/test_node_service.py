@@ -11,11 +11,12 @@ import trio
 from saiserve.chat.events import AnswerFailed, ChoiceFinished, Started, TextDelta, Usage
 from saiserve.engines.messages import Embed, Embedded, RefusalReason, Refused
 from saiserve.engines.simulated import SimulatedEngine
-from saiserve.errors import ApiError, ErrorKind
+from saiserve.errors import ApiError, ErrorKind, SettingsError
 from saiserve.logs import ROUTE_LOGGER
 from saiserve.metering.metrics import METRICS, NodeMetrics
 from saiserve.models.catalog import Catalog, builtin_catalog
 from tests.fakes.node import chat, make_node, running
+from tests.fixtures import tiny_models
 
 
 @pytest.mark.autojump
@@ -137,11 +138,32 @@ async def test_models_and_state_show_what_the_node_holds(tmp_path: Path) -> None
     node = make_node("simulated:sim?lanes=3", tmp_path)
     async with running(node) as (service, _):
         (card,) = service.models()
-        assert (card.id, card.state, card.context_tokens) == ("sim", "ready", 8192)
+        assert (card.id, card.state, card.context_tokens, card.lanes) == ("sim", "ready", 8192, 3)
+        assert (card.chat_template, card.size_bytes, card.parameters) == ("", 0, 0)
         (member,) = service.cluster_state()["members"]
         assert member["name"] == "node-a"
         assert member["models"][0]["lanes"] == 3
         assert member["ram_total_mib"] > 0
+
+
+@pytest.mark.slow
+async def test_a_model_whose_file_is_here_is_listed_with_its_template_and_sizes(tmp_path: Path) -> None:
+    path = tiny_models.build("llama", tmp_path)
+    node = make_node(f"tiny={path}", tmp_path, CONTEXT_TOKENS="256", LANES="2")
+    async with running(node) as (service, _):
+        (card,) = service.models()
+    assert card.chat_template == tiny_models.TEMPLATE
+    assert (card.size_bytes, card.lanes) == (path.stat().st_size, 2)
+    assert (card.vocabulary, card.embedding_length) == (len(tiny_models.vocabulary()), tiny_models.Shape().width)
+    assert card.parameters > 0
+
+
+async def test_a_file_that_is_no_model_ends_the_start_with_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "odd.gguf"
+    path.write_bytes(b"<html>")
+    node = make_node(f"odd={path}", tmp_path)
+    with pytest.raises(SettingsError, match="'odd' cannot be served"):
+        await node.residents.run()
 
 
 async def test_every_metric_in_the_table_is_rendered_in_the_text_format(tmp_path: Path) -> None:
