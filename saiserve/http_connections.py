@@ -3,8 +3,7 @@
 Three things differ from hypercorn's own server. A fault in one connection ends that connection and not the process.
 HTTP/2 is not spoken, asked for or assumed: nobody here needs it, and it is a second parser for strangers' bytes. And a
 connection is read on while its request is answered, also when more bytes follow the request (pipelining, or the CRLF
-that some clients append): the end of the connection is seen at once, which is how clients call work
-off.
+that some clients append): the end of the connection is seen at once, which is how clients call work off.
 """
 
 from __future__ import annotations
