@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 from saiserve import limits
 from saiserve.api.body import decode, invalid
 from saiserve.api.context import Api, decoded
 from saiserve.api.http import Call, Reply, json_reply
 from saiserve.errors import ApiError, ErrorKind
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 
@@ -80,6 +82,8 @@ def unit_vector(raw: bytes, dimensions: int | None = None) -> NDArray[np.float32
     Raises:
         ApiError: 400 for more dimensions than the model has, 500 for a vector that has no direction.
     """
+    import numpy as np  # a node that is asked for no vectors needs none
+
     vector = np.frombuffer(raw, dtype="<f4").astype(np.float64)
     if dimensions is not None:
         if dimensions > len(vector):
