@@ -37,7 +37,6 @@ from swimcluster.messages import (
     User,
 )
 
-U64_MAX = 2**64 - 1
 EPOCH_MAX = 2**62
 """Highest epoch on the wire; outliving never reaches it by honest use."""
 INCARNATION_MAX = 2**62

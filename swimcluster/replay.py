@@ -47,7 +47,6 @@ CALLS: Final = frozenset(
 )
 """The machine's inputs and commands; a dump that calls anything else is refused."""
 NS_PER_S: Final = 1_000_000_000
-SHOWN_BYTES: Final = 24
 
 
 @dataclass(frozen=True, slots=True)

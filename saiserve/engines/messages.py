@@ -287,7 +287,6 @@ A node may send progress ahead of them all, to say that the request has come, an
 engine died while it read the request.
 """
 
-EngineRequest = Generate | Cancel | Count | Embed
 EngineAnswer = Counted | Embedded | Refused
 
 

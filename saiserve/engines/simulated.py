@@ -31,7 +31,6 @@ from saiserve.engines.messages import (
     FailureKind,
     Finished,
     Generate,
-    Heartbeat,
     Load,
     Progress,
     Prompt,
@@ -161,10 +160,6 @@ class SimulatedEngine:
             prefill_rate=self.settings.prefill_rate,
             decode_rate=self.settings.decode_rate,
         )
-
-    def heartbeat(self) -> Heartbeat:
-        """What an engine process would report after a step."""
-        return Heartbeat(load=self.load, counters={"generated_tokens": float(self.generated)})
 
     def crash(self) -> None:
         """End every running request with `Failed{crash}` and refuse new ones while it restarts."""

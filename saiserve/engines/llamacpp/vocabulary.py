@@ -38,7 +38,6 @@ class SpecialIds:
     bos: int
     eos: int
     adds_bos: bool
-    adds_eos: bool
 
 
 class Vocabulary:
@@ -51,7 +50,6 @@ class Vocabulary:
             bos=int(llama_cpp.llama_vocab_bos(vocab)),
             eos=int(llama_cpp.llama_vocab_eos(vocab)),
             adds_bos=bool(llama_cpp.llama_vocab_get_add_bos(vocab)),
-            adds_eos=bool(llama_cpp.llama_vocab_get_add_eos(vocab)),
         )
         self._pieces: dict[int, bytes] = {}
         self._buffer = ctypes.create_string_buffer(256)
@@ -142,13 +140,6 @@ class Markers:
         self._starts = {text[:length] for text in self._texts for length in range(1, len(text))}
         self._length_max = max((len(text) for text in self._texts), default=0)
         self._pattern = re.compile("|".join(re.escape(text) for text in self._texts)) if self._texts else None
-
-    def found_in(self, text: str) -> str | None:
-        """The first control token's text in a string."""
-        if self._pattern is None:
-            return None
-        match = self._pattern.search(text)
-        return match.group() if match else None
 
     def defuse(self, text: str, split: str) -> str:
         """The text with `split` put behind the first character of every marker, however they overlap.
