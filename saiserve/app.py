@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from secrets import token_hex
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -142,6 +143,7 @@ class _Front:
         if scope["type"] != "http":
             await _refuse_websocket(receive, send)
             return
+        scope["saiserve.unique_id"] = token_hex(16)
         request_id = _request_id(scope)
         scope["saiserve.request_id"] = request_id
         origin = _header(scope, b"origin")
@@ -178,9 +180,7 @@ def _request_id(scope: Scope) -> str:
     offered = _header(scope, b"x-request-id").decode("latin-1")
     if acceptable_request_id(offered):
         return offered
-    from secrets import token_hex
-
-    return f"req_{token_hex(12)}"
+    return f"req_{scope['saiserve.unique_id']}"
 
 
 def _header(scope: Scope, name: bytes) -> bytes:

@@ -104,7 +104,7 @@ class Api:
     def origin(self, call: Call) -> Origin:
         """Return the facts about a call that decoders need."""
         return Origin(
-            request_id=self.new_id(),
+            request_id=call.unique_id or self.new_id(),
             key_name=call.key_name,
             created=self.unix_now(),
             draw_seed=self.draw_seed,

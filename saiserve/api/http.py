@@ -50,6 +50,8 @@ class Call:
     request_id: str
     key_name: str
     style: ErrorStyle
+    unique_id: str = ""
+    """Drawn here for each request; the request id too, unless the client sent one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ class Endpoint:
             request_id=request_id_of(scope),
             key_name=scope.get("saiserve.key_name", ""),
             style=error_style(scope["path"]),
+            unique_id=scope.get("saiserve.unique_id", ""),
         )
         await until_client_gone(receive, self._respond, call, send)
 

@@ -278,6 +278,16 @@ async def test_request_ids_are_echoed_when_plain_and_replaced_when_not():
             assert reply.headers["x-request-id"].startswith("req_")
 
 
+async def test_the_request_id_in_the_header_is_the_one_in_the_answer_and_the_log():
+    async with serving() as served, served.http() as http:
+        reply = await http.post(CHAT, json={"model": "smol", "messages": HI})
+        unique = reply.headers["x-request-id"].removeprefix("req_")
+        assert reply.json()["id"] == f"chatcmpl-{unique}"
+        again = await http.post(CHAT, json={"model": "smol", "messages": HI}, headers={"x-request-id": "mine"})
+        assert again.headers["x-request-id"] == "mine"
+        assert again.json()["id"] not in ("chatcmpl-mine", f"chatcmpl-{unique}")
+
+
 async def test_probes_need_no_key_and_tell_loading_from_ready():
     service = ScriptedService(unready_reason="loading smol")
     async with serving(service) as served, served.http(authorization="") as http:
