@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import fields
@@ -58,35 +59,53 @@ async def test_the_quickstart_runs_as_printed(tmp_path: Path) -> None:
     (tmp_path / "node.py").write_text(program)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
 
+    started: list[trio.Process] = []
+    heard: dict[int, bytes] = {}
+
     async def start(*arguments: str) -> trio.Process:
         command = [sys.executable, str(tmp_path / "node.py"), *arguments]
-        return await trio.lowlevel.open_process(
+        process = await trio.lowlevel.open_process(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
         )
+        started.append(process)
+        return process
 
     async def read_until(process: trio.Process, text: bytes) -> None:
+        """Read on until `text` has come; what came with it is kept for the next call."""
         assert process.stdout is not None
-        seen = b""
-        with trio.fail_after(30):
-            while text not in seen:
+        with trio.fail_after(60):
+            while text not in heard.get(process.pid, b""):
                 piece = await process.stdout.receive_some()
-                assert piece, seen
-                seen += piece
+                assert piece, heard
+                heard[process.pid] = heard.get(process.pid, b"") + piece
+        heard[process.pid] = heard[process.pid].partition(text)[2]
 
-    seed = "127.0.0.1:7001"
-    first = await start("a", seed)
-    await read_until(first, b"Snapshot a:ALIVE")
-    second = await start("b", "127.0.0.1:7002", seed)
-    await read_until(first, b"MemberJoined a:ALIVE b:ALIVE")
-    second.send_signal(signal.SIGINT)
-    await read_until(first, b"MemberLeft a:ALIVE")
-    third = await start("b", "127.0.0.1:7003", seed)
-    await read_until(first, b"MemberJoined a:ALIVE b:ALIVE")
-    third.kill()
-    await read_until(first, b"MemberSuspected a:ALIVE b:SUSPECT")
-    await read_until(first, b"MemberDied a:ALIVE")
-    first.kill()
-    for process in (first, second, third):
-        await process.wait()
-        assert process.stdout is not None
-        await process.stdout.aclose()
+    seed, second_address, third_address = (f"127.0.0.1:{port}" for port in free_ports(3))
+    try:
+        first = await start("a", seed)
+        await read_until(first, b"Snapshot a:ALIVE")
+        second = await start("b", second_address, seed)
+        await read_until(first, b"MemberJoined a:ALIVE b:ALIVE")
+        second.send_signal(signal.SIGINT)
+        await read_until(first, b"MemberLeft a:ALIVE")
+        third = await start("b", third_address, seed)
+        await read_until(first, b"MemberJoined a:ALIVE b:ALIVE")
+        third.kill()
+        await read_until(first, b"MemberSuspected a:ALIVE b:SUSPECT")
+        await read_until(first, b"MemberDied a:ALIVE")
+    finally:
+        for process in started:
+            process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+                assert process.stdout is not None
+                await process.stdout.aclose()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
