@@ -65,7 +65,7 @@ async def test_the_quickstart_runs_as_printed(tmp_path: Path) -> None:
     async def start(*arguments: str) -> trio.Process:
         command = [sys.executable, str(tmp_path / "node.py"), *arguments]
         process = await trio.lowlevel.open_process(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
         )
         started.append(process)
         return process
@@ -73,11 +73,12 @@ async def test_the_quickstart_runs_as_printed(tmp_path: Path) -> None:
     async def read_until(process: trio.Process, text: bytes) -> None:
         """Read on until `text` has come; what came with it is kept for the next call."""
         assert process.stdout is not None
-        with trio.fail_after(60):
+        with trio.move_on_after(60):
             while text not in heard.get(process.pid, b""):
                 piece = await process.stdout.receive_some()
                 assert piece, heard
                 heard[process.pid] = heard.get(process.pid, b"") + piece
+        assert text in heard.get(process.pid, b""), (text, heard, [one.returncode for one in started])
         heard[process.pid] = heard[process.pid].partition(text)[2]
 
     seed, second_address, third_address = (f"127.0.0.1:{port}" for port in free_ports(3))
