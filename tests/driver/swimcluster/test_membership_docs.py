@@ -87,6 +87,7 @@ async def test_the_quickstart_runs_as_printed(tmp_path: Path) -> None:
         await read_until(first, b"Snapshot a:ALIVE")
         second = await start("b", second_address, seed)
         await read_until(first, b"MemberJoined a:ALIVE b:ALIVE")
+        await read_until(second, b"a:ALIVE b:ALIVE")  # a member that knows nobody yet has nobody to tell that it leaves
         second.send_signal(signal.SIGINT)
         await read_until(first, b"MemberLeft a:ALIVE")
         third = await start("b", third_address, seed)
