@@ -18,7 +18,6 @@ from saiserve.engines.messages import (
     Accepted,
     EngineReply,
     Failed,
-    FailureKind,
     Finished,
     Progress,
     Refused,
@@ -76,8 +75,6 @@ _NEXT: dict[tuple[AttemptState, type[EngineReply]], AttemptState] = {
 }
 """What each message leads to; a pair that is missing breaks the protocol, and the attempt is CUT."""
 
-_SUSPICIOUS = frozenset({FailureKind.CRASH, FailureKind.HANG})
-
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
@@ -123,7 +120,7 @@ class Attempt:
     @property
     def is_suspicious(self) -> bool:
         """Whether an engine process reported that it died under this attempt."""
-        return self.failed is not None and self.failed.kind in _SUSPICIOUS
+        return self.failed is not None and self.failed.kind.makes_suspects
 
     def sent(self, now: int) -> None:
         """The request is on its way."""

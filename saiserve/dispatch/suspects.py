@@ -23,7 +23,6 @@ from saiserve.engines.messages import (
     Embedded,
     EngineReply,
     Failed,
-    FailureKind,
     Generate,
     Load,
     Progress,
@@ -32,8 +31,6 @@ from saiserve.engines.messages import (
 )
 
 Fingerprint = bytes
-
-_SUSPICIOUS = frozenset({FailureKind.CRASH, FailureKind.HANG})
 
 
 def fingerprint(request: Generate) -> Fingerprint:
@@ -144,7 +141,7 @@ class GuardedEngine:
     ) -> AsyncGenerator[EngineReply, None]:
         yield Progress(request.id, 0)
         async for message in messages:
-            if isinstance(message, Failed) and message.kind in _SUSPICIOUS:
+            if isinstance(message, Failed) and message.kind.makes_suspects:
                 self._suspects.crashed(request, self._clock())
             yield message
 

@@ -50,6 +50,11 @@ class FailureKind(enum.StrEnum):
     INTERNAL = "internal"
     """The engine caught an error of its own on this request."""
 
+    @property
+    def makes_suspects(self) -> bool:
+        """Whether an engine process died: a request that was in it may be why."""
+        return self in (FailureKind.CRASH, FailureKind.HANG)
+
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
     """How the next token is drawn. The draw is a function of (seed, position), so a resumed answer goes on the same.
