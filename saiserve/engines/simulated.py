@@ -40,6 +40,7 @@ from saiserve.engines.messages import (
 )
 from saiserve.engines.simulated_lanes import Lanes, Turn
 from saiserve.engines.simulated_model import SimulatedAnswer, common, piece_of, pieces, render, tokenize, vector
+from saiserve.engines.simulated_script import Rule, read_script
 from saiserve.errors import SettingsError
 
 _PROGRESS_S = 0.25
@@ -91,27 +92,32 @@ class SimulatedSettings:
     restart_s: float = 0.5
     """How long requests are refused as LOADING after a crash."""
     faults: tuple[Fault, ...] = field(default=())
+    script: tuple[Rule, ...] = field(default=())
+    """Answers to known prompts; other prompts get drawn ones."""
 
 
 def parse_simulated(path: str) -> SimulatedSettings:
-    """Read `simulated:NAME` or `simulated:NAME?lanes=2&decode_rate=50&crash=MARKER`, the model path of a node.
+    """Read `simulated:NAME` or `simulated:NAME?lanes=2&decode_rate=50&crash=MARKER&script=FILE`, a node's model.
 
     Raises:
-        SettingsError: an unknown option or a value of the wrong kind.
+        SettingsError: an unknown option, a value of the wrong kind, or a script that cannot be read.
     """
     name, _, query = path.removeprefix("simulated:").partition("?")
     kinds: dict[str, type[int] | type[float]] = {
         f.name: float if f.type == "float" else int for f in fields(SimulatedSettings)
     }
-    del kinds["model"], kinds["faults"]
+    del kinds["model"], kinds["faults"], kinds["script"]
     values: dict[str, Any] = {}
     faults: list[Fault] = []
     for option, text in parse_qsl(query, keep_blank_values=True):
         if option in set(FaultKind):
             faults.append(_parse_fault(FaultKind(option), text))
             continue
+        if option == "script":
+            values["script"] = read_script(text)
+            continue
         if option not in kinds:
-            raise SettingsError(f"simulated model option {option!r} is unknown: use one of {', '.join(kinds)}")
+            raise SettingsError(f"simulated model option {option!r} is unknown: use one of {', '.join(kinds)}, script")
         try:
             values[option] = kinds[option](text)
         except ValueError:
@@ -270,7 +276,7 @@ class SimulatedEngine:
     async def _decode(
         self, request: Generate, prompt: Sequence[int], most: int, crashed: trio.Event
     ) -> AsyncGenerator[EngineReply, None]:
-        source = SimulatedAnswer(prompt, request, self.settings.answer_tokens)
+        source = SimulatedAnswer(prompt, request, self.settings.answer_tokens, self.settings.script)
         tokens = list(request.resume_tokens)
         text = b"".join(piece_of(token) for token in tokens)
         while True:

@@ -9,6 +9,7 @@ from typing import Any
 from blake3 import blake3
 
 from saiserve.engines.messages import FinishReason, Generate, Prompt, TokenLogprob
+from saiserve.engines.simulated_script import Rule, scripted, scripted_piece
 
 _WORDS = (" the", " café", " a", " naïve", " 😀", " fleet", " über", " node", " résumé", " of", " 日本", " streams")
 _PIECE_BYTES = 4
@@ -18,17 +19,24 @@ _EMBEDDING_SIZE = 16
 class SimulatedAnswer:
     """The one answer to (prompt, seed): what comes next and when it ends."""
 
-    def __init__(self, prompt: Sequence[int], request: Generate, answer_tokens: int) -> None:
+    def __init__(
+        self, prompt: Sequence[int], request: Generate, answer_tokens: int, script: Sequence[Rule] = ()
+    ) -> None:
         sampling = request.sampling
         seed = 0 if sampling.temperature == 0 else sampling.seed
         self._key = blake3(repr((tuple(prompt), seed)).encode()).digest()
         drawn = 8 + int.from_bytes(self._key[:2], "big") % 121
         self._length = None if sampling.ignore_eos else answer_tokens or drawn
+        self._said = scripted(script, render(request.prompt)) if script else None
+        if self._said is not None:
+            self._length = len(self._said)
         self._stops = tuple(stop.encode() for stop in request.stop)
         self._wants_logprobs = sampling.logprobs is not None
 
     def next(self, tokens: Sequence[int]) -> int:
         """The token after these; a function of the prompt, the seed, the position and the last token."""
+        if self._said is not None:
+            return self._said[len(tokens)]
         if tokens and tokens[-1] % 2 == 0:
             return tokens[-1] + 1
         last = tokens[-1] if tokens else -1
@@ -51,6 +59,9 @@ class SimulatedAnswer:
 
 def piece_of(token: int) -> bytes:
     """The bytes of an answer's token: the first or second part of a word, cut inside a character where it has one."""
+    said = scripted_piece(token)
+    if said is not None:
+        return said
     word = _WORDS[token // 2].encode()
     wide = next((at + 1 for at, byte in enumerate(word) if byte >= 0xC0), len(word) // 2)
     return word[wide:] if token % 2 else word[:wide]

@@ -177,3 +177,25 @@ def test_settings_are_read_from_a_model_path() -> None:
 def test_settings_that_are_wrong_are_named(path: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         parse_simulated(path)
+
+
+async def test_a_script_answers_the_prompts_it_knows_and_goes_on_from_any_token(tmp_path) -> None:
+    file = tmp_path / "script.json"
+    file.write_text('[{"when": ["naïve", "42"], "say": "Ünïcode 😀!"}, {"when": ["naïve"], "say": ""}]')
+    engine = SimulatedEngine(parse_simulated(f"simulated:simulated?script={file}"))
+    whole = ids(await run(engine, generate("A naïve 42.")))
+    assert b"".join(map(piece_of, whole)).decode() == "Ünïcode 😀!"
+    for cut in range(len(whole) + 1):
+        rest = ids(await run(engine, generate("A naïve 42.", resume_tokens=whole[:cut])))
+        assert whole[:cut] + rest == whole
+    assert ids(await run(engine, generate("naïve"))) == ()
+    assert ids(await run(engine, generate("other"))) == ids(await run(SimulatedEngine(), generate("other")))
+
+
+@pytest.mark.parametrize("content", [None, "{}", '[{"when": "text", "say": "x"}]', '[{"wen": ["x"], "say": "x"}]'])
+async def test_a_script_that_is_none_is_refused_with_its_form(content, tmp_path) -> None:
+    file = tmp_path / "script.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(SettingsError, match=r"simulated script .*write \["):
+        parse_simulated(f"simulated:sim?script={file}")
