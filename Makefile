@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup serve cluster check lint types quick slow test accept docs clean
+.PHONY: help setup serve cluster check lint types quick slow test accept peers docs clean
 
 help:
 	@echo "make serve    set up and run one node on SmolLM2, http://127.0.0.1:8081"
@@ -13,6 +13,8 @@ help:
 	@echo "make check    lint, types, quick tests: minutes"
 	@echo "make test     everything"
 	@echo "make accept   show each promise of the walk-through, run for real"
+	@echo "make clients  Claude Code, Codex and OpenCode themselves against two nodes (npm fetches 1.2 GB)"
+	@echo "make peers    build llama-server to measure beside: minutes, once"
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -58,5 +60,39 @@ test: lint types quick slow
 accept: $(VENV)/.dev
 	$(BIN)/python -m acceptance
 
+# llama-server out of the sources the bindings are built from, so that both measure the same llama.cpp.
+PEERS     := .peers
+LLAMA     := llama-cpp-python==0.3.36
+LLAMA_CPP := $(PEERS)/llama_cpp_python-0.3.36/vendor/llama.cpp
+JOBS      ?= 2
+
+peers: $(PEERS)/bin/llama-server
+	@echo "$(abspath $<)"
+
+$(LLAMA_CPP)/CMakeLists.txt: | $(VENV)/bin/python
+	$(PIP) download --quiet --no-deps --no-binary :all: --dest $(PEERS) '$(LLAMA)'
+	tar -xzf $(PEERS)/llama_cpp_python-*.tar.gz -C $(PEERS)
+
+# No web interface and no prebuilt one: that would be fetched while building.
+$(PEERS)/bin/llama-server: | $(LLAMA_CPP)/CMakeLists.txt
+	cmake -S $(LLAMA_CPP) -B $(PEERS)/build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF \
+	  -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF \
+	  -DLLAMA_USE_PREBUILT_UI=OFF -DBUILD_SHARED_LIBS=OFF
+	cmake --build $(PEERS)/build --target llama-server --parallel $(JOBS)
+	mkdir -p $(PEERS)/bin
+	cp $(PEERS)/build/bin/llama-server $@
+
+# Clients of pinned versions, in a folder of their own, run where there is no network but loopback.
+.clients/.installed: tools/clients/package.json
+	@mkdir -p .clients
+	cp tools/clients/package.json .clients/
+	npm install --prefix .clients --no-package-lock --no-audit --no-fund --loglevel=error
+	@touch $@
+
+ALONE := unshare $(if $(filter-out 0,$(shell id -u)),--user --map-root-user) --net sh -c 'ip link set lo up && exec "$$@"' sh
+
+clients: $(VENV)/.dev .clients/.installed
+	SAISERVE_CLIENTS=$(CURDIR)/.clients $(ALONE) $(BIN)/python -m pytest -m slow -v tests/api/test_coding_agents.py
+
 clean:
-	rm -rf $(VENV) .state .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .clients .state .mypy_cache .ruff_cache .pytest_cache
