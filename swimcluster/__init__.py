@@ -23,6 +23,7 @@ from swimcluster.errors import (
     SwimclusterError,
 )
 from swimcluster.events import (
+    AddressConflict,
     BroadcastReceived,
     ClockGap,
     Event,
@@ -81,6 +82,7 @@ def __getattr__(name: str) -> object:
 
 __all__ = [
     "Address",
+    "AddressConflict",
     "AuthError",
     "BroadcastReceived",
     "ClockGap",

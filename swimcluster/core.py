@@ -231,15 +231,21 @@ class Core:
         """Send a datagram of these messages, with news in the room that is left."""
         self.send_datagram(destination, self.pack_datagram(first, 1, fill=fill))
 
-    def pack_datagram(self, first: Sequence[bytes], copies: int, *, fill: bool = True) -> bytes:
-        """Return a signed datagram; the news in it count as sent `copies` times."""
+    def pack_datagram(self, first: Sequence[bytes], copies: int, *, fill: bool = True, again: bool = False) -> bytes:
+        """Return a signed datagram; the news in it count as sent `copies` times.
+
+        Args:
+            again: fill the room that is left with what was news lately.
+        """
         messages: Sequence[bytes] = first
-        packer = self.packer
-        if fill and (packer.updates or packer.broadcasts):
+        packer, gossip = self.packer, self.gossip
+        if fill and (packer.updates or packer.broadcasts or (again and gossip.was_lately)):
             room = self.config.datagram_bytes_max - FRAME_OVERHEAD_BYTES - len(self.identity.envelope)
             room -= LIST_HEADER_BYTES + sum(map(len, first))
             limit = transmit_limit(self.config.retransmit_mult, self.table.count)
             messages = [*first, *packer.fill(room, limit, copies)]
+            if again:
+                messages += gossip.again(room - sum(map(len, messages[len(first) :])))
         self.counter += 1
         body = encode_body(self.identity.envelope, messages)
         data = seal(self.keyring, FrameKind.DATAGRAM, self.identity.instance, self.counter, body)
@@ -293,7 +299,7 @@ class Core:
         """Spread this member's own Alive."""
         self.publish(self.identity.name, self.identity.alive_bytes)
 
-    def publish(self, name: str, data: bytes) -> None:
-        """Spread news about a member."""
+    def publish(self, name: str, data: bytes, *, heard_from: str = "") -> None:
+        """Spread news about a member, heard from another or found out here."""
         self.packer.updates.put(name, data)
-        self.gossip.hasten()
+        self.gossip.heard_news(name, heard_from)

@@ -34,6 +34,14 @@ class UpdateQueue:
     def __len__(self) -> int:
         return len(self._sent)
 
+    def __contains__(self, subject: Hashable) -> bool:
+        return subject in self._sent
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether an update waits that was never sent."""
+        return bool(self._buckets[0])
+
     def put(self, subject: Hashable, data: bytes) -> bool:
         """Queue an update to be sent from the start; False when another one had to make room."""
         self.discard(subject)

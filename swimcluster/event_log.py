@@ -7,6 +7,7 @@ import logging
 import trio
 
 from swimcluster.events import (
+    AddressConflict,
     ClockGap,
     Event,
     Isolated,
@@ -38,6 +39,7 @@ LEVELS: dict[type[Event], int] = {
     Isolated: logging.WARNING,
     JoinAttemptFailed: logging.WARNING,
     NameConflict: logging.WARNING,
+    AddressConflict: logging.WARNING,
     PeerRefused: logging.WARNING,
     SnapshotFault: logging.WARNING,
     NameTaken: logging.ERROR,
@@ -87,6 +89,8 @@ def describe(event: Event) -> str:
             return f"the name {name!r} is held by a live member at {holder}"
         case NameConflict(name=name, kept=kept, refused=refused):
             return f"two live processes claim {name!r}: {kept} keeps it, {refused} does not"
+        case AddressConflict(name=name, address=address, holder=holder):
+            return f"{name} advertises {address}, where {holder or 'another process'} answers: mend {name}'s address"
         case PeerRefused(address=address, reason=reason):
             return f"{address or 'somebody'}: {reason}"
         case SnapshotFault(reason=reason):

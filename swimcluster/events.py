@@ -93,6 +93,19 @@ class NameConflict:
 
 
 @dataclass(frozen=True, slots=True)
+class AddressConflict:
+    """A member, perhaps this node itself, advertises an address at which another process answers.
+
+    Nobody lists that member, so its advertised address must be mended. At most once per minute and conflict.
+    """
+
+    name: str
+    address: Address
+    holder: str
+    """Who answers there; empty if that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class NameTaken:
     """A live process answers under this node's own name: this node has stopped taking part (or never joined)."""
 
@@ -236,6 +249,7 @@ Event = (
     | VitalsChanged
     | ReachabilityChanged
     | NameConflict
+    | AddressConflict
     | NameTaken
     | Outlived
     | Joined

@@ -7,12 +7,19 @@ from swimcluster.member import MemberState
 from swimcluster.membership import Entry
 from swimcluster.timers import Timer
 
+REPEAT_FRACTION = 4
+"""The tick after one that sent fresh news comes after this part of an interval: few wait a whole one."""
+AGAIN = 10
+"""Pings that tell a piece of news once more after it was sent as often as it should be."""
+AGAIN_MAX = 256
+"""Members whose news is told again; the oldest makes room."""
+
 
 class Gossip:
     """Sends news and vitals to a few members per tick, each once per round in random order.
 
     With vitals it never rests, so that they stay fresh. A member without vitals, news and newly dead members has
-    nothing to say: its tick rests until `hasten`.
+    nothing to say: its tick rests until fresh news, and the ping of each probe period is its quiet tick.
     """
 
     def __init__(self, core: Core) -> None:
@@ -20,8 +27,11 @@ class Gossip:
         self._interval = core.config.ns(core.config.gossip_interval_s)
         self._timer: Timer | None = None
         self._tick_at = 0
-        self._news_sent_at = core.now - self._interval
+        self._next_fresh_at = core.now
+        self._is_repeat = False
         self._round: list[str] = []
+        self._informed: set[str] = set()
+        self._again: dict[str, int] = {}
         self._next_dead = 0
         self._pending_vitals: bytes | None = None
         self._vitals_published_at: int | None = None
@@ -31,14 +41,62 @@ class Gossip:
         if self._interval:
             self._arm(now + self._core.below(self._interval) + 1)
 
+    # News -------------------------------------------------------------------------------------------------------
+
+    def heard_news(self, name: str, heard_from: str) -> None:
+        """Hear of fresh news about a member; the next tick prefers others than these two."""
+        live = self._core.table.live
+        self._informed.update(knowing for knowing in (name, heard_from) if knowing in live)
+        self._again.pop(name, None)
+        if len(self._again) >= AGAIN_MAX:
+            del self._again[next(iter(self._again))]
+        self._again[name] = AGAIN
+        self.hasten()
+
     def hasten(self) -> None:
-        """Hear of fresh news: tick now, or one interval after the last tick that carried news."""
+        """Tick now, or one interval after the last tick that was hastened."""
         core = self._core
         if not self._interval or not core.is_active:
             return
-        at = max(core.now, self._news_sent_at + self._interval)
+        at = max(core.now, self._next_fresh_at)
         if self._timer is None or at < self._tick_at:
+            self._is_repeat = False
             self._arm(at)
+
+    @property
+    def was_lately(self) -> bool:
+        """Whether there was news lately."""
+        return bool(self._again)
+
+    def again(self, room: int) -> list[bytes]:
+        """Return what is held now about those who were news lately, at most `room` bytes; suspicions are not told again."""
+        updates = self._core.packer.updates
+        messages: list[bytes] = []
+        for name in tuple(self._again):
+            if name in updates:
+                continue
+            left = self._again.pop(name)
+            data = self._held(name)
+            if data is None:
+                continue
+            if len(data) <= room:
+                messages.append(data)
+                room -= len(data)
+                left -= 1
+            if left:
+                self._again[name] = left  # At the end: what found no room goes first next time.
+        return messages
+
+    def _held(self, name: str) -> bytes | None:
+        core = self._core
+        if name == core.identity.name:
+            return core.identity.alive_bytes
+        entry = core.table.get(name)
+        if entry is None or entry.claim.state is MemberState.SUSPECT:
+            return None
+        return entry.alive_bytes if entry.is_live else entry.claim_bytes("")
+
+    # The tick ---------------------------------------------------------------------------------------------------
 
     def _arm(self, at: int) -> None:
         if self._timer is not None:
@@ -47,32 +105,42 @@ class Gossip:
         self._timer = self._core.timers.set(at, self._tick)
 
     def _tick(self, now: int) -> None:
-        core, config = self._core, self._core.config
+        core, packer = self._core, self._core.packer
         self._timer = None
         if not core.is_active:
             return
         self.publish_vitals(now)
-        packer = core.packer
         has_news = bool(packer.updates or packer.broadcasts)
         # Vitals that wait are the vitals of a later tick: it must come.
         speaks = has_news or bool(core.identity.vitals_counter) or self._pending_vitals is not None
-        targets = self._targets(config.gossip_nodes) if speaks else []
+        is_fresh = packer.updates.has_unsent or packer.broadcasts.has_unsent
+        targets = self._targets(core.config.gossip_nodes) if speaks else []
+        self._informed.clear()
         dead = self._one_dead(now)
         if dead is not None:
             targets.append(dead)
         if speaks or dead is not None:
-            self._arm(now + self._interval)
+            self._arm_next(now, is_fresh=is_fresh)
         if not targets:
             return
-        if has_news:
-            self._news_sent_at = now
         # One signed packet for all targets: counters are judged by each receiver for itself.
         data = core.pack_datagram((), len(targets))
         for entry in targets:
             core.send_datagram(entry.address, data)
 
+    def _arm_next(self, now: int, *, is_fresh: bool) -> None:
+        if self._is_repeat:
+            self._is_repeat = False
+            self._arm(self._next_fresh_at)
+        elif is_fresh:
+            self._is_repeat = True
+            self._next_fresh_at = now + self._interval
+            self._arm(now + self._interval // REPEAT_FRACTION)
+        else:
+            self._arm(now + self._interval)
+
     def _targets(self, count: int) -> list[Entry]:
-        live = self._core.table.live
+        live, informed = self._core.table.live, self._informed
         chosen: list[Entry] = []
         if len(live) <= count:
             return list(live.values())
@@ -82,10 +150,18 @@ class Gossip:
                 taken = {entry.name for entry in chosen}
                 self._round = [entry.name for entry in self._core.table.sorted_live() if entry.name not in taken]
                 self._core.rng.shuffle(self._round)
-            entry = live.get(self._round.pop())
+            entry = live.get(self._next_of_round(informed))
             if entry is not None:
                 chosen.append(entry)
         return chosen
+
+    def _next_of_round(self, informed: set[str]) -> str:
+        """Take the next name of the round; who knows the news already comes later, within the round."""
+        order = self._round
+        for place in range(len(order) - 1, -1, -1):
+            if order[place] not in informed:
+                return order.pop(place)
+        return order.pop()
 
     def _one_dead(self, now: int) -> Entry | None:
         core = self._core
@@ -97,6 +173,8 @@ class Gossip:
             return None
         self._next_dead += 1
         return recent[self._next_dead % len(recent)]
+
+    # Vitals -----------------------------------------------------------------------------------------------------
 
     def set_vitals(self, now: int, vitals: bytes) -> None:
         """Take new vitals; they go out at once if the last ones are a probe interval old, else when they are."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from swimcluster.address import Address
+from swimcluster.address_conflicts import AddressConflicts
 from swimcluster.codec import encode_message
 from swimcluster.core import Core
 from swimcluster.errors import DecodeError
@@ -63,6 +64,7 @@ class Inbox:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._conflicts = AddressConflicts(core)
         self._limiter = SourceLimiter(core.config.source_rate_max)
         self._windows = ReplayWindows(2 * core.config.members_max)
         self._asked: dict[bytes, int] = {}
@@ -280,6 +282,10 @@ class Inbox:
 
     def _judge_sender(self, now: int, packet: Packet) -> None:
         core = self._core
+        if packet.instance == core.identity.instance:
+            # An exchange with an address that somebody else advertises, and that is this node's own.
+            core.statistics.dropped_own += 1
+            return
         core.heard_at = now
         if core.healer.is_isolated:
             core.healer.heard_again()
@@ -288,6 +294,8 @@ class Inbox:
         if packet.name == core.identity.name:
             core.defence.heard_namesake(now, packet)
             return
+        if packet.address == core.identity.address:
+            self._conflicts.tell(now, core.identity.name, packet.address, packet.name)
         entry = core.table.get(packet.name)
         if entry is None:
             if packet.name not in core.verifier:

@@ -63,24 +63,25 @@ class News:
         if is_newer_claim or (is_newer_payload and claim.life == entry.claim.life):
             payload = (message, address) if is_newer_payload else None
             self.adopt(now, entry, claim if is_newer_claim else entry.claim, payload, "alive")
-            core.publish(entry.name, entry.alive_bytes if entry.claim.state is ALIVE else self._claim_bytes(entry))
+            data = entry.alive_bytes if entry.claim.state is ALIVE else self._claim_bytes(entry)
+            core.publish(entry.name, data, heard_from=packet.name)
 
     def on_suspect(self, now: int, packet: Packet, message: Suspect, *, synced: bool) -> None:
         """Take an accusation."""
         claim = Claim(message.epoch, message.instance, message.incarnation, SUSPECT)
-        self._on_failure(now, message.name, claim, message.accuser, synced=synced)
+        self._on_failure(now, packet, message.name, claim, message.accuser, synced=synced)
 
     def on_dead(self, now: int, packet: Packet, message: Dead, *, synced: bool) -> None:
         """Take a verdict; by state exchange it is only a suspicion, so that the member can refute (P9)."""
         claim = Claim(message.epoch, message.instance, message.incarnation, DEAD)
-        self._on_failure(now, message.name, claim, message.accuser, synced=synced)
+        self._on_failure(now, packet, message.name, claim, message.accuser, synced=synced)
 
     def on_left(self, now: int, packet: Packet, message: Left, *, synced: bool) -> None:
         """Take a farewell, first-hand or carried."""
         claim = Claim(message.epoch, message.instance, message.incarnation, LEFT)
-        self._on_failure(now, message.name, claim, "", synced=synced)
+        self._on_failure(now, packet, message.name, claim, "", synced=synced)
 
-    def _on_failure(self, now: int, name: str, claim: Claim, accuser: str, *, synced: bool) -> None:
+    def _on_failure(self, now: int, packet: Packet, name: str, claim: Claim, accuser: str, *, synced: bool) -> None:
         core = self._core
         if name == core.identity.name:
             core.defence.heard_of_self(now, claim, None)
@@ -101,7 +102,7 @@ class News:
             self._confirm(now, entry, accuser)
         elif overrides(claim, entry.claim):
             self.adopt(now, entry, claim, None, "news", accuser=accuser)
-            core.publish(name, entry.claim_bytes(accuser))
+            core.publish(name, entry.claim_bytes(accuser), heard_from=packet.name)
 
     def _is_plausible(self, entry: Entry, claim: Claim) -> bool:
         if claim.life == entry.claim.life and claim.incarnation > entry.claim.incarnation + INCARNATION_JUMP_MAX:

@@ -15,6 +15,7 @@ from swimcluster.member import Reachability
 from swimcluster.membership import Entry
 from swimcluster.messages import Packet, Ping, PingReq
 from swimcluster.suspicion import maximum_ns
+from swimcluster.timers import Timer
 
 BLACKOUT_PROBES = 3
 """Failed probes of distinct members in a row after which a node doubts itself."""
@@ -41,20 +42,24 @@ class Probe:
         self.relays: list[str] = []
         self.nacked_by: list[str] = []
         self.sequence = core.expect(self)
+        timeout = core.health.scale(core.config.ns(core.config.probe_timeout_s))
+        self._timer: Timer = core.timers.set(now + timeout, self.ask_others)
 
     def start(self) -> None:
-        """Send the direct ping; a suspect is told of the suspicion in the same packet, first (Lifeguard's buddy)."""
+        """Send the direct ping; a suspect is told of the suspicion in the same packet, first (Lifeguard's buddy).
+
+        It is the quiet tick too: what was news lately fills its room, for whom the news has missed.
+        """
         core, entry = self._core, self.entry
-        ping = encode_message(Ping(self.sequence, entry.name, self.instance))
+        messages = [encode_message(Ping(self.sequence, entry.name, self.instance))]
         if core.config.buddy and entry.suspicion is not None:
-            core.send(self.address, entry.claim_bytes(entry.accuser()), ping)
-        else:
-            core.send(self.address, ping)
+            messages.insert(0, entry.claim_bytes(entry.accuser()))
+        core.send_datagram(self.address, core.pack_datagram(messages, 1, again=True))
 
     def ask_others(self, now: int) -> None:
         """Ask relays and try an exchange, once."""
         core, entry, config = self._core, self.entry, self._core.config
-        if self.is_over or self.has_asked:
+        if self.is_over or self.has_asked or not core.is_active:
             return
         self.has_asked = True
         request = PingReq(self.sequence, entry.name, self.instance, self.address.host, self.address.port)
@@ -130,6 +135,7 @@ class Probe:
 
     def _end(self) -> None:
         self.is_over = True
+        self._timer.cancel()
         self._core.forget(self.sequence)
 
 
@@ -175,12 +181,6 @@ class Prober:
         core.statistics.probes += 1
         self._probe = Probe(core, entry, now)
         self._probe.start()
-        timeout = core.health.scale(config.ns(config.probe_timeout_s))
-        core.timers.set(now + timeout, self._timed_out, self._probe)
-
-    def _timed_out(self, now: int, probe: Probe) -> None:
-        if self._core.is_active:
-            probe.ask_others(now)
 
     def _next_target(self) -> Entry | None:
         live = self._core.table.live

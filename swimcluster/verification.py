@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swimcluster.address import Address
+from swimcluster.address_conflicts import AddressConflicts
 from swimcluster.codec import encode_message
 from swimcluster.core import Core
 from swimcluster.events import MemberJoined
@@ -99,6 +100,8 @@ class Candidate:
 
     def refused(self, now: int, packet: Packet) -> None:
         """Another process listens there: forget the candidate."""
+        holder = packet.name if packet.address == self.address else ""
+        self._core.verifier.conflicts.tell(now, self.alive.name, self.address, holder)
         self._core.verifier.drop(now, self, "another process answered")
 
     def replied(self, now: int, packet: Packet) -> None:
@@ -119,6 +122,7 @@ class Verifier:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._candidates: dict[str, Candidate] = {}
+        self.conflicts = AddressConflicts(core)
         self._in_flight = 0
 
     def __len__(self) -> int:

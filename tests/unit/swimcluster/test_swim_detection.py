@@ -251,7 +251,7 @@ def test_another_process_at_the_address_is_no_ack():
 
 
 def test_a_relay_passes_on_that_it_is_another_process():
-    bench = Bench(seed=5)
+    bench = Bench(seed=1)
     bench.cluster(4, exchange_probe=False, gossip_interval_s=0, push_pull_interval_s=0)
     bench.cut = lambda source, destination: {source, destination} == {1, 4}
     bench.kill(4)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+from swimcluster.gossip import AGAIN, AGAIN_MAX
+from swimcluster.member import MemberState
 from swimcluster.transmits import Datagram
-from tests.fakes.swim_bench import MS, Bench, address
+from tests.fakes.swim_bench import MS, Bench, address, machine
 
 QUIET = {"probe_interval_s": 600.0, "probe_timeout_s": 300.0, "push_pull_interval_s": 0, "reconnect_interval_s": 0}
 """Nothing but gossip sends."""
@@ -65,7 +67,72 @@ def test_a_stream_of_news_makes_at_most_two_ticks_per_interval():
     for number in range(1000):
         bench.do(1, lambda swim, now, number=number: swim.set_metadata(now, b"%d" % number))
         bench.run(0.005)
-    assert 25 <= len(gossip_of(bench, 1)) <= 30  # 5 s: one tick per interval, for the first one waited for nothing
+    assert 50 <= len(gossip_of(bench, 1)) <= 52  # 5 s: each interval one tick and its repeat
+
+
+def test_the_tick_after_fresh_news_comes_after_a_quarter_of_an_interval():
+    bench = quiet_cluster(20)
+    bench.do(1, lambda swim, now: swim.set_metadata(now, b"fresh"))
+    since = bench.now
+    bench.run(2)
+    # Eight transmits are three ticks: at once, a quarter later, and on time.
+    assert [at - since for at in gossip_of(bench, 1)] == [0, 50 * MS, 200 * MS]
+
+
+def test_fresh_news_goes_first_to_those_who_may_not_know_it():
+    bench = quiet_cluster(8)
+    bench.do(1, lambda swim, now: swim.set_metadata(now, b"fresh"))
+    since = bench.now
+    bench.run(0.01)
+    first_of = {}
+    for at, port, transmit in bench.sent:
+        first_of.setdefault(port, []).append((at, transmit.destination.port))
+    hearers = [port for port, sends in first_of.items() if sends[0][0] == since + MS]
+    assert len(hearers) == 3
+    assert all(destination != 1 for port in hearers for _, destination in first_of[port])
+
+
+def test_a_ping_tells_what_was_news_lately_to_whom_it_missed():
+    bench = Bench()
+    bench.cluster(8, push_pull_interval_s=0)
+    bench.run(15)
+    bench.cut = lambda source, destination: destination == 8 and bench.now < since + 500 * MS
+    since = bench.now
+    bench.do(1, lambda swim, now: swim.set_metadata(now, b"fresh"))
+    bench.run(0.5)
+    assert bench.machines[8].member("a").metadata == b"of a"
+    bench.run(2.5, until=lambda: bench.machines[8].member("a").metadata == b"fresh")
+
+
+def test_a_farewell_is_told_again_and_a_suspicion_is_not():
+    bench = Bench()
+    machines = bench.cluster(8, push_pull_interval_s=0, gossip_to_dead_s=0)
+    bench.run(15)
+    missed = bench.machines[8]
+    bench.cut = lambda source, destination: destination == 8 and bench.now < since + 1000 * MS
+    since = bench.now
+    bench.do(2, lambda swim, now: swim.leave(now))
+    bench.do(3, lambda swim, now: swim.core.news.accuse(now, swim.core.table.live["a"]))
+    bench.kill(1)
+    bench.run(0.9)
+    assert sum(swim.member("a").state is MemberState.SUSPECT for swim in machines[2:7]) >= 4
+    for swim in machines[2:7]:
+        assert swim.core.gossip.again(0) == []
+    bench.run(3, until=lambda: missed.member("b").state is MemberState.LEFT)
+
+
+def test_what_was_news_lately_is_bounded_and_ends():
+    core = machine("a", 1).core
+    for number in range(AGAIN_MAX + 44):
+        core.gossip.heard_news(f"x{number}", "")
+    core.gossip.heard_news("a", "")
+    assert core.gossip.again(1000) == [core.identity.alive_bytes]  # the others are unknown and forgotten
+    assert core.gossip.again(10) == []
+    for _ in range(AGAIN - 1):
+        assert core.gossip.was_lately
+        assert core.gossip.again(1000)
+    assert not core.gossip.was_lately
+    assert core.gossip.again(1000) == []
 
 
 def test_a_broadcast_wakes_a_resting_tick():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -10,6 +11,7 @@ from swimcluster.codec import EPOCH_MAX, INCARNATION_MAX, encode_message
 from swimcluster.config import Config
 from swimcluster.errors import ConfigError, PayloadTooLargeError
 from swimcluster.events import (
+    AddressConflict,
     JoinAttemptFailed,
     Joined,
     MemberDied,
@@ -710,3 +712,21 @@ def test_a_joiner_that_leaves_while_its_name_is_checked_dials_no_more():
     seed.dial(bench.now)
     assert len(bench.sent) == dialled
     assert bench.machines[7].join_status is JoinStatus.LEFT
+
+
+def test_an_advertised_address_of_another_member_is_told_on_all_sides_and_lists_nobody():
+    bench = Bench()
+    bench.cluster(2)
+    for port in (8, 9):
+        wrong = machine("cd"[port - 8], port - 7, now=bench.now, seeds=[1])
+        bench.machines[port] = wrong
+        bench.flush(port)
+    bench.run(30)
+    assert [names for names in bench.views()[:2]] == [["a", "b"], ["a", "b"]]
+    told = {(at, e.name, e.address, e.holder) for _, at, e in bench.events if isinstance(e, AddressConflict)}
+    assert {("c", "c", address(1), "a"), ("d", "d", address(2), "b")} <= told
+    assert ("a", "d", address(2), "b") in told
+    assert ("b", "c", address(1), "a") in told
+    assert not bench.heard(NameConflict)
+    assert max(Counter((at, e.name) for _, at, e in bench.events if isinstance(e, AddressConflict)).values()) == 1
+    assert all(bench.machines[port].statistics().name_conflicts == 0 for port in (1, 2))
