@@ -286,16 +286,24 @@ class Inbox:
             # An exchange with an address that somebody else advertises, and that is this node's own.
             core.statistics.dropped_own += 1
             return
-        core.heard_at = now
-        if core.healer.is_isolated:
-            core.healer.heard_again()
-        if core.prober.failed_in_a_row:
-            core.prober.heard_anybody(now)
+        self._note_sign_of_life(now)
         if packet.name == core.identity.name:
             core.defence.heard_namesake(now, packet)
             return
         if packet.address == core.identity.address:
             self._conflicts.tell(now, core.identity.name, packet.address, packet.name)
+        self._judge_member(now, packet)
+
+    def _note_sign_of_life(self, now: int) -> None:
+        core = self._core
+        core.heard_at = now
+        if core.healer.is_isolated:
+            core.healer.heard_again()
+        if core.prober.failed_in_a_row:
+            core.prober.heard_anybody(now)
+
+    def _judge_member(self, now: int, packet: Packet) -> None:
+        core = self._core
         entry = core.table.get(packet.name)
         if entry is None:
             if packet.name not in core.verifier:

@@ -185,6 +185,7 @@ class Joiner:
         self._failures = 0
         if core.status is JoinStatus.JOINING:
             core.set_status(JoinStatus.JOINED)
+            core.synchronizer.joined(now)
         core.announce()
         if not self._has_told_joined or seed in self._asked:
             self._has_told_joined = True

@@ -10,6 +10,7 @@ from swimcluster.codec import encode_message
 from swimcluster.core import Core, ExchangeOwner
 from swimcluster.member import MemberState
 from swimcluster.messages import Packet, Sync, SyncReply, Verdict
+from swimcluster.timers import Timer
 
 OPENING_BYTES = 40_000
 """Kept free in an exchange for hello, frame, envelope, opening message and own Alive, whatever their limits."""
@@ -41,12 +42,21 @@ class Synchronizer:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._timer: Timer | None = None
 
     def start(self, now: int) -> None:
         """Set the first one; the interval has jitter throughout."""
         interval = self.interval_ns()
         if interval:
-            self._core.timers.set(now + self._core.below(interval) + 1, self._tick)
+            self._timer = self._core.timers.set(now + self._core.below(interval) + 1, self._tick)
+
+    def joined(self, now: int) -> None:
+        """Exchange soon: the seed that let this node in may have been as new as itself."""
+        core = self._core
+        if self._timer is not None:
+            self._timer.cancel()
+            wait = core.probe_interval_ns + core.below(core.probe_interval_ns * push_pull_scale(core.table.count))
+            self._timer = core.timers.set(now + wait, self._tick)
 
     def interval_ns(self) -> int:
         """Return the stretched interval in nanoseconds; 0 when it is turned off."""
@@ -61,7 +71,7 @@ class Synchronizer:
         core = self._core
         if not core.is_active:
             return
-        core.timers.set(now + core.jittered(self.interval_ns()), self._tick)
+        self._timer = core.timers.set(now + core.jittered(self.interval_ns()), self._tick)
         for entry in core.some_live(1):
             self.exchange(entry.address, StateExchange(core))
 
