@@ -23,6 +23,8 @@ async def main(*arguments: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit("usage: 02_trio_node.py NAME HOST:PORT [SEED ...]")
     try:
         trio.run(main, *sys.argv[1:])
     except KeyboardInterrupt:
