@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from swimcluster.address_conflicts import TOLD_MAX, AddressConflicts
 from swimcluster.codec import EPOCH_MAX, INCARNATION_MAX, encode_message
 from swimcluster.config import Config
 from swimcluster.errors import ConfigError, PayloadTooLargeError
@@ -722,7 +723,7 @@ def test_an_advertised_address_of_another_member_is_told_on_all_sides_and_lists_
         bench.machines[port] = wrong
         bench.flush(port)
     bench.run(30)
-    assert [names for names in bench.views()[:2]] == [["a", "b"], ["a", "b"]]
+    assert bench.views()[:2] == [["a", "b"], ["a", "b"]]
     told = {(at, e.name, e.address, e.holder) for _, at, e in bench.events if isinstance(e, AddressConflict)}
     assert {("c", "c", address(1), "a"), ("d", "d", address(2), "b")} <= told
     assert ("a", "d", address(2), "b") in told
@@ -730,3 +731,16 @@ def test_an_advertised_address_of_another_member_is_told_on_all_sides_and_lists_
     assert not bench.heard(NameConflict)
     assert max(Counter((at, e.name) for _, at, e in bench.events if isinstance(e, AddressConflict)).values()) == 1
     assert all(bench.machines[port].statistics().name_conflicts == 0 for port in (1, 2))
+
+
+def test_an_address_conflict_is_told_again_after_a_minute_and_what_was_told_is_bounded():
+    bench = Bench()
+    swim = bench.add("a", 1)
+    conflicts = AddressConflicts(swim.core)
+    for number in range(TOLD_MAX + 1):
+        conflicts.tell(S, f"m{number}", address(9), "b")
+    conflicts.tell(30 * S, "m1", address(9), "b")
+    assert len(swim.events()) == TOLD_MAX + 1
+    conflicts.tell(30 * S, "m0", address(9), "b")
+    conflicts.tell(62 * S, "m2", address(9), "b")
+    assert [event.name for event in swim.events()] == ["m0", "m2"]
