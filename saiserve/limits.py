@@ -90,6 +90,12 @@ PEER_REQUESTS_MAX: Final = 1_024
 """Requests of other nodes served at once; beyond it 503."""
 PEER_SWIM_MAX: Final = 256
 """Membership messages taken at once over the node's port; their senders are not known before they are read."""
+PEER_SWIM_BODY_BYTES_MAX: Final = 1024 * 1024
+"""One membership exchange, either way: the state of some 1,400 of the largest members; of more only a part."""
+PEER_SWIM_LONG_BYTES: Final = 65_536
+"""A membership message from here on is a long one."""
+PEER_SWIM_LONG_MAX: Final = 16
+"""Long membership messages taken at once, before it is known who sent them; beyond it 413."""
 PEER_INSTANCES_MAX: Final = 4_096
 """Processes whose request counters are remembered against replay."""
 PEER_FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -130,3 +136,25 @@ ROUTES_MAX: Final = 1_024
 """Configured routes."""
 DRAFT_ROUNDS_MAX: Final = 8
 """How often one strategy may let a held draft run on before it must decide."""
+
+# Upstream targets
+UPSTREAM_CONNECT_S: Final = 5.0
+"""Longest wait for a connection to an upstream target."""
+UPSTREAM_FIRST_S: Final = 600.0
+"""Longest wait for an upstream's first word, and for the whole of an answer that is not streamed."""
+UPSTREAM_SILENCE_S: Final = 120.0
+"""Longest silence in an upstream's stream once it has begun."""
+UPSTREAM_EVENT_BYTES_MAX: Final = 8 * 1024 * 1024
+"""One event of an upstream's stream."""
+UPSTREAM_BODY_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A whole answer of an upstream."""
+UPSTREAM_ERROR_BYTES_MAX: Final = 64 * 1024
+"""What is read of an upstream's error."""
+UPSTREAM_CALLS_MAX: Final = 128
+"""Tool calls in one answer of an upstream."""
+UPSTREAM_FAULTS_MAX: Final = 3
+"""Faults of an upstream in a row after which it rests."""
+UPSTREAM_REST_S: Final = 5.0
+"""How long it rests; other candidates are asked meanwhile."""
+DRAFT_S: Final = 20.0
+"""Longest wait for a held draft before the answer goes on without it."""

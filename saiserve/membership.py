@@ -7,6 +7,7 @@ from typing import Final
 import trio
 from blake3 import blake3
 
+from saiserve import limits
 from saiserve.config import Settings
 from saiserve.fleet.facts import encode_metadata
 from saiserve.node import Node
@@ -38,6 +39,7 @@ def membership_config(settings: Settings) -> Config:
         keys=[membership_key(secret) for secret in settings.cluster_secrets],
         cluster=settings.cluster_name,
         state_dir=settings.state_dir,
+        exchange_bytes_max=limits.PEER_SWIM_BODY_BYTES_MAX,
         **({"gossip_interval_s": GOSSIP_OVER_HTTP_S} if over_http else {}),
     )
 

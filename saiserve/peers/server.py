@@ -51,9 +51,8 @@ class SwimPort(Protocol):
         """Take one POST; the reply's body, None to answer without one."""
         ...
 
-    @property
-    def body_bytes_max(self) -> int:
-        """Longest body taken."""
+    def body_bytes_max(self, kind: bytes) -> int:
+        """Longest body of this kind taken."""
         ...
 
 
@@ -89,6 +88,7 @@ class PeerPort:
         """Peer requests being served."""
         self.active_swim = 0
         """Membership messages being taken."""
+        self._long_swim = 0
         self.refused = 0
         """Requests that were not authentic, since the start."""
 
@@ -113,16 +113,35 @@ class PeerPort:
         if self.active_swim >= limits.PEER_SWIM_MAX:
             await _plain(send, 503, "too many membership messages")
             return
+        kind = _header(scope, b"x-sai-swim")
         self.active_swim += 1
         try:
-            body = await _read_body(receive, self._swim.body_bytes_max, _SWIM_BODY_S)
+            body = await self._read_swim(receive, self._swim.body_bytes_max(kind))
             if body is None:
-                await _plain(send, 413, "too long")
+                await _plain(send, 413, "too long, too slow, or too many long ones at once")
                 return
-            reply = await self._swim.serve_http(_header(scope, b"x-sai-swim"), body)
+            reply = await self._swim.serve_http(kind, body)
         finally:
             self.active_swim -= 1
         await _reply(send, 204 if reply is None else 200, reply or b"")
+
+    async def _read_swim(self, receive: Receive, bytes_max: int) -> bytes | None:
+        """Read a message of somebody unknown; of long ones only a few are held at once."""
+        is_long = False
+
+        def admits(length: int) -> bool:
+            nonlocal is_long
+            if length > limits.PEER_SWIM_LONG_BYTES and not is_long:
+                if self._long_swim >= limits.PEER_SWIM_LONG_MAX:
+                    return False
+                is_long = True
+                self._long_swim += 1
+            return length <= bytes_max
+
+        try:
+            return await _read_body(receive, admits, _SWIM_BODY_S)
+        finally:
+            self._long_swim -= is_long
 
     async def _answer_peer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._verifier is None or scope["method"] != "POST":
@@ -135,7 +154,7 @@ class PeerPort:
         try:
             path = scope["path"]
             request = self._verifier.check("POST", path, _header(scope, HEADER_NAME))
-            body = await _read_body(receive, limits.BODY_BYTES_MAX, _BODY_S)
+            body = await _read_body(receive, lambda length: length <= limits.BODY_BYTES_MAX, _BODY_S)
             if body is None:
                 await _plain(send, 413, "the body is too long or did not come")
                 return
@@ -233,7 +252,7 @@ async def _cancel_when_gone(receive: Receive, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def _read_body(receive: Receive, bytes_max: int, deadline_s: float) -> bytes | None:
+async def _read_body(receive: Receive, admits: Callable[[int], bool], deadline_s: float) -> bytes | None:
     data = bytearray()
     with trio.move_on_after(deadline_s):
         while True:
@@ -241,7 +260,7 @@ async def _read_body(receive: Receive, bytes_max: int, deadline_s: float) -> byt
             if event["type"] == "http.disconnect":
                 return None
             data += event.get("body", b"")
-            if len(data) > bytes_max:
+            if not admits(len(data)):
                 return None
             if not event.get("more_body", False):
                 return bytes(data)

@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
+from saiserve import limits
 from saiserve.peers.connections import Connections, LinkError
 from saiserve.peers.messages import SWIM
 from swimcluster.address import Address
@@ -20,7 +21,8 @@ from swimcluster.transport import ExchangeHandler
 
 HEADER = b"x-sai-swim"
 DATAGRAM, EXCHANGE = b"datagram", b"exchange"
-DATAGRAM_BYTES_MAX = 65_536
+DATAGRAM_BYTES_MAX = 1_400
+"""The membership's own budget; longer ones are none of its datagrams."""
 DATAGRAMS_WAITING_MAX = 1_024
 """Datagrams taken but not yet read by the membership; more are dropped, as UDP would."""
 
@@ -40,7 +42,7 @@ class SwimTransport:
         connections: Connections,
         *,
         timeout_s: float = 1.0,
-        exchange_bytes_max: int = 8 * 1024 * 1024,
+        exchange_bytes_max: int = limits.PEER_SWIM_BODY_BYTES_MAX,
     ) -> None:
         self._local_address = local_address
         self._connections = connections
@@ -56,10 +58,9 @@ class SwimTransport:
         """Where this transport is bound, with the real port."""
         return self._local_address
 
-    @property
-    def body_bytes_max(self) -> int:
-        """Longest body of a POST that is taken."""
-        return max(self._exchange_bytes_max, DATAGRAM_BYTES_MAX)
+    def body_bytes_max(self, kind: bytes) -> int:
+        """Longest body of a POST of this kind that is taken; 0 for a kind there is not."""
+        return {EXCHANGE: self._exchange_bytes_max, DATAGRAM: DATAGRAM_BYTES_MAX}.get(kind, 0)
 
     async def send(self, destination: Address, data: bytes) -> bool:
         """Send one datagram. False when it certainly or probably did not arrive: no connection, no reply in time."""
@@ -112,7 +113,7 @@ class SwimTransport:
         try:
             async with self._connections.link(destination) as link:
                 head = await link.request("POST", SWIM, [(HEADER, kind)], data)
-                body = await link.body(self.body_bytes_max)
+                body = await link.body(self._exchange_bytes_max)
                 if head.status not in (200, 204):
                     raise ExchangeError(f"{destination} answered {head.status}")
                 return body if head.status == 200 else None

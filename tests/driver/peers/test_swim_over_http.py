@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import httpx2
 import pytest
 import trio
 from loopback import http_server, not_found
 
+from saiserve import limits
 from saiserve.peers.connections import Connections
 from saiserve.peers.server import PeerPort
 from saiserve.peers.swim_transport import DATAGRAMS_WAITING_MAX, SwimTransport
@@ -93,6 +96,54 @@ async def test_datagrams_nobody_reads_are_dropped_and_counted() -> None:
         for _ in range(DATAGRAMS_WAITING_MAX + 3):
             await one.serve_http(b"datagram", b"x")
         assert one.dropped == 3
+
+
+async def test_a_body_longer_than_any_message_is_refused_while_it_comes() -> None:
+    async with http_transport() as (one, port), one.serve(echo):
+        headers = {"x-sai-swim": "exchange"}
+        sent = 0
+
+        async def endless() -> AsyncIterator[bytes]:
+            nonlocal sent
+            while sent < 64 * limits.PEER_SWIM_BODY_BYTES_MAX:
+                sent += 65_536
+                yield bytes(65_536)
+
+        async with httpx2.AsyncClient(base_url=f"http://{one.local_address}", timeout=10) as client:
+            long = bytes(limits.PEER_SWIM_BODY_BYTES_MAX)
+            assert (await client.post("/cluster/swim", content=long, headers=headers)).content == long
+            assert (await client.post("/cluster/swim", content=long + b"x", headers=headers)).status_code == 413
+            for kind, length in (("datagram", 1_401), ("", 1), ("other", 1)):
+                reply = await client.post("/cluster/swim", content=bytes(length), headers={"x-sai-swim": kind})
+                assert reply.status_code == 413, kind
+            with contextlib.suppress(httpx2.TransportError):
+                await client.post("/cluster/swim", content=endless(), headers=headers)
+        assert sent < 16 * limits.PEER_SWIM_BODY_BYTES_MAX
+        assert port.active_swim == 0
+
+
+async def test_of_long_messages_only_a_few_are_held_and_short_ones_still_pass() -> None:
+    async with http_transport() as (one, port), one.serve(echo), trio.open_nursery() as nursery:
+        streams = []
+        head = b"POST /cluster/swim HTTP/1.1\r\nHost: n\r\nX-SAI-Swim: exchange\r\nContent-Length: 200000\r\n\r\n"
+        for _ in range(limits.PEER_SWIM_LONG_MAX):
+            stream = await trio.open_tcp_stream(one.local_address.host, one.local_address.port)
+            nursery.start_soon(stream.send_all, head + bytes(150_000))
+            streams.append(stream)
+        with trio.fail_after(4):
+            while port._long_swim < limits.PEER_SWIM_LONG_MAX:
+                await trio.sleep(0.02)
+        async with http_transport() as (other, _):
+            assert await other.exchange(one.local_address, bytes(60_000)) == bytes(60_000)
+            with pytest.raises(ExchangeError):
+                await other.exchange(one.local_address, bytes(100_000))
+            for stream in streams:
+                await stream.aclose()
+            with trio.fail_after(4):
+                while port._long_swim:
+                    await trio.sleep(0.02)
+            assert await other.exchange(one.local_address, bytes(100_000)) == bytes(100_000)
+        nursery.cancel_scope.cancel()
 
 
 async def test_three_members_find_each_other_and_miss_the_one_that_goes() -> None:
