@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from saiserve.engines.llamacpp import native
 from saiserve.engines.llamacpp.kv import DecodeOutcome, Family, Row
+from saiserve.engines.llamacpp.placement import place, spread_over_nodes
+from saiserve.engines.llamacpp.settings import EngineSettings
 
 SEQUENCE_IDS_MAX = 256
 """llama.cpp's compiled limit; ids from `sequences_max` up to here are usable in copy and remove only (twins)."""
@@ -56,23 +58,21 @@ class LlamaModel:
     def __init__(
         self,
         path: Path,
+        settings: EngineSettings | None = None,
         *,
-        gpu_layers: int = 0,
-        mmap: bool = True,
-        mlock: bool = False,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Load a file already checked by `gguf_file.read_model_file`.
+        """Load a file already checked by `gguf_file.read_model_file`, to where `settings` say.
 
         Raises:
             LoadError: llama.cpp refused it.
+            ValueError: a device is named that is not here.
         """
         native.start()
+        settings = settings or EngineSettings(model_path=str(path), model_id="")
+        spread_over_nodes(settings.numa)
         params = llama_cpp.llama_model_default_params()
-        params.n_gpu_layers = gpu_layers
-        params.load_mode = (llama_cpp.LLAMA_LOAD_MODE_MMAP if mmap else 0) | (
-            llama_cpp.LLAMA_LOAD_MODE_MLOCK if mlock else 0
-        )
+        kept = place(params, settings)
 
         def progress(done: float, _data: object) -> bool:
             if on_progress is not None:
@@ -82,8 +82,9 @@ class LlamaModel:
         callback = llama_cpp.llama_progress_callback(progress)
         params.progress_callback = callback
         handle = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+        del kept
         if not handle:
-            raise LoadError(f"llama.cpp did not take the model: {_reason()}")
+            raise LoadError(f"llama.cpp did not take the model: {failure_reason()}")
         self.handle = handle
         self.vocab = llama_cpp.llama_model_get_vocab(handle)
         self.vocabulary_size = int(llama_cpp.llama_vocab_n_tokens(self.vocab))
@@ -115,8 +116,10 @@ class LlamaContext:
         self.model = model
         self._handle = llama_cpp.llama_init_from_model(model.handle, _context_params(settings))
         if not self._handle:
-            raise LoadError(f"llama.cpp could not make a context of {settings.cells} tokens: {_reason()}")
+            raise LoadError(f"llama.cpp could not make a context of {settings.cells} tokens: {failure_reason()}")
         self._memory = llama_cpp.llama_get_memory(self._handle)
+        if not self._memory:
+            raise LoadError("llama.cpp keeps no cache for models of its kind, so it cannot generate token by token")
         self._vocabulary_size = model.vocabulary_size
         self.cells_total = int(llama_cpp.llama_n_ctx(self._handle))
         # The last native id is kept for embeddings; ids of twins, which begin behind ours, move up by one.
@@ -124,7 +127,7 @@ class LlamaContext:
         self.sequences_max = self._embedding_id
         self.batch_max = min(int(llama_cpp.llama_n_ubatch(self._handle)), int(llama_cpp.llama_n_batch(self._handle)))
         self.outputs_max = settings.outputs_max
-        self._rows = _BatchArrays(self.batch_max)
+        self._rows = BatchArrays(self.batch_max)
         self._threads = settings.threads
         self._row_type = ctypes.c_float * self._vocabulary_size
         self._outputs: frozenset[int] = frozenset()
@@ -279,7 +282,7 @@ class LlamaContext:
         return Family.WINDOW if self._window else Family.FULL
 
 
-class _BatchArrays:
+class BatchArrays:
     """One `llama_batch` for the context's life, written through numpy views."""
 
     def __init__(self, capacity: int) -> None:
@@ -303,6 +306,7 @@ class _BatchArrays:
         return self._batch
 
     def close(self) -> None:
+        """Free the batch."""
         llama_cpp.llama_batch_free(self._batch)
 
 
@@ -338,6 +342,7 @@ def _context_params(settings: ContextSettings) -> llama_cpp.llama_context_params
     return params
 
 
-def _reason() -> str:
+def failure_reason() -> str:
+    """The last thing llama.cpp complained of."""
     lines = native.recent_log()
     return lines[-1] if lines else "it gave no reason"

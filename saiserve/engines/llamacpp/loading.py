@@ -5,39 +5,39 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from saiserve.engines.llamacpp.binding import KV_TYPES, ContextSettings, LlamaContext, LlamaModel, LoadError
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler
+from saiserve.engines.llamacpp.estimate import MemoryEstimate, estimate_memory, gigabytes, sizes
 from saiserve.engines.llamacpp.gguf_file import ModelFile, ModelFileError, read_model_file
 from saiserve.engines.llamacpp.kv import Family
 from saiserve.engines.llamacpp.lanes import CELLS_PER_LANE_MIN, lanes_for
 from saiserve.engines.llamacpp.probe import Speeds, lone_step_s, measure
 from saiserve.engines.llamacpp.prompting import PromptReader
 from saiserve.engines.llamacpp.protocol import ModelFacts
+from saiserve.engines.llamacpp.purpose import POOLING_USUAL, Purpose, purpose_of
 from saiserve.engines.llamacpp.scheduler import Scheduler, SchedulerConfig
-from saiserve.engines.llamacpp.settings import CELLS_DEFAULT, CONTEXT_DEFAULT_MAX, EngineSettings
+from saiserve.engines.llamacpp.settings import BATCH_MAX, SEQUENCES_MAX, EngineSettings
 from saiserve.engines.llamacpp.template import ChatTemplate, TemplateError
 from saiserve.engines.llamacpp.threads import ThreadChooser
+from saiserve.engines.llamacpp.vector_inputs import VectorInputs
+from saiserve.engines.llamacpp.vector_loading import input_tokens_max, open_vector_worker
+from saiserve.engines.llamacpp.vector_worker import VectorWorker
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
 from saiserve.engines.llamacpp.worker import Worker
 
-SEQUENCES_MAX = 64
-"""Running and idle sequences of a model whose cells are shared."""
 SEQUENCES_MAX_RECURRENT = 16
 """Recurrent state is reserved for each sequence, so there are fewer."""
-BATCH_MAX = 512
 LANES_MIN = 4
 """Fewer would make a measurement beside busy neighbours last for the engine's life."""
 LONGEST_STEP_S = 8.0
 """On slow machines the batch shrinks to what takes this long, so that cancels and heartbeats come through."""
 BATCH_MIN = 128
 """However slow it was while it was measured: shorter pieces cost much of the prefill's speed."""
-KV_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
-"""Bytes per value of each KV type."""
 MEMORY_SPARE = 0.05
 """Share of the machine's memory that stays free."""
 
@@ -51,7 +51,7 @@ def load_worker(
     *,
     on_progress: Callable[[float], None] = lambda _fraction: None,
     on_ready: Callable[[], None] = lambda: None,
-) -> tuple[Worker, ModelFacts]:
+) -> tuple[Worker | VectorWorker, ModelFacts]:
     """Load a model and measure it.
 
     Raises:
@@ -61,15 +61,17 @@ def load_worker(
     path = Path(settings.model_path)
     try:
         file = read_model_file(path)
-        context_tokens, cells = _sizes(file, settings)
-        _check_memory(file, cells, settings)
-        model = LlamaModel(
-            path,
-            gpu_layers=settings.gpu_layers,
-            mmap=settings.mmap,
-            mlock=settings.mlock,
-            on_progress=on_progress,
-        )
+        context_tokens, cells = sizes(file, settings)
+        _check_memory(estimate_memory(file, settings))
+        model = LlamaModel(path, settings, on_progress=on_progress)
+        if purpose_of(file) is not Purpose.GENERATE:
+            return open_vector_worker(
+                model,
+                file,
+                tokens_max=input_tokens_max(file, context_tokens, is_set=settings.context_tokens is not None),
+                threads=threads_for(settings.threads),
+                flash_attention=settings.flash_attention,
+            )
         context = _open_context(model, cells, settings)
         vocabulary = Vocabulary(model.vocab)
         template = _template(file, settings, vocabulary)
@@ -84,6 +86,9 @@ def load_worker(
         context=context,
         vocabulary=vocabulary,
         reader=PromptReader(vocabulary, template),
+        vector_inputs=VectorInputs(
+            vocabulary, pooling=POOLING_USUAL, size=model.embedding_size, tokens_max=context_tokens
+        ),
         compiler=ConstraintCompiler(vocabulary, model.vocab),
         scheduler=Scheduler(context, _scheduler_config(settings, context, speeds, lanes)),
         context_tokens=context_tokens,
@@ -102,7 +107,6 @@ def load_worker(
         threads=threads.threads,
         embedding_size=model.embedding_size,
         window=context.window,
-        has_template=template is not None,
         prefill_rate=speeds.prefill_rate,
         decode_rate=speeds.stream_rates[1],
         load_s=time.monotonic() - started,
@@ -142,42 +146,15 @@ def threads_for(asked: int | None) -> int:
     return max(1, min(cores, allowed))
 
 
-def kv_bytes(file: ModelFile, cells: int, kv_type: str) -> int:
-    """Estimate of the KV cache's size; 0 when the file does not say enough."""
-
-    def value(key: str) -> Any:
-        return file.metadata.get(f"{file.architecture}.{key}")
-
-    layers, heads, width = value("block_count"), value("attention.head_count"), value("embedding_length")
-    if not (isinstance(layers, int) and isinstance(width, int) and isinstance(heads, (int, list)) and heads):
-        return 0
-    most_heads = max(heads) if isinstance(heads, list) else heads
-    kv_heads = value("attention.head_count_kv") or most_heads
-    total_heads = sum(kv_heads) if isinstance(kv_heads, list) else kv_heads * layers
-    head = width // max(1, most_heads)
-    per_head = (value("attention.key_length") or head) + (value("attention.value_length") or head)
-    return int(total_heads * per_head * cells * KV_BYTES.get(kv_type, 2.0))
-
-
-def _sizes(file: ModelFile, settings: EngineSettings) -> tuple[int, int]:
-    trained = file.metadata.get(f"{file.architecture}.context_length")
-    usual = min(trained, CONTEXT_DEFAULT_MAX) if isinstance(trained, int) and trained > 0 else CONTEXT_DEFAULT_MAX
-    context_tokens = settings.context_tokens or usual
-    cells = max(settings.cells or max(context_tokens, CELLS_DEFAULT), context_tokens)
-    return context_tokens, (cells + 255) // 256 * 256
-
-
-def _check_memory(file: ModelFile, cells: int, settings: EngineSettings) -> None:
-    if settings.gpu_layers:
-        return
-    cache = kv_bytes(file, cells, settings.kv_type)
-    needed = file.bytes_total + cache
+def _check_memory(estimate: MemoryEstimate) -> None:
+    """Other programs may have taken what the node's budget allows; parked prefixes come later, if at all."""
+    needed = replace(estimate, cache=0)
     memory = psutil.virtual_memory()
     free = memory.available - int(memory.total * MEMORY_SPARE)
-    if needed > free:
+    if needed.total > free:
         raise LoadError(
-            f"it needs about {needed / 1e9:.1f} GB ({file.bytes_total / 1e9:.1f} weights, {cache / 1e9:.1f} for "
-            f"{cells} cells) and {max(0, free) / 1e9:.1f} GB are free: fewer cells, a smaller model or kv_type q8_0"
+            f"it needs {needed.describe()} and {gigabytes(max(0, free))} GB are free on this machine: "
+            "fewer cells, a smaller model or kv_type q8_0"
         )
 
 

@@ -49,7 +49,6 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
     threads: int
     embedding_size: int
     window: int
-    has_template: bool
     prefill_rate: float
     decode_rate: float
     load_s: float

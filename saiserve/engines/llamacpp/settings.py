@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SEQUENCES_MAX = 64
+"""Running and idle sequences of a model whose cells are shared."""
+BATCH_MAX = 512
+"""Tokens of one batch."""
 CELLS_DEFAULT = 16_384
 """KV cells of one engine unless set: a few long or many short conversations at once."""
 CONTEXT_DEFAULT_MAX = 8_192
@@ -43,3 +47,11 @@ class EngineSettings:
     """Longest step wanted while streams run."""
     flash_attention: bool = True
     """Faster; computes attention in 16 bits."""
+    gpu_devices: tuple[str, ...] = ()
+    """llama.cpp's names of the devices to use; empty: all."""
+    gpu_split: str = "layer"
+    """How several devices share the model: none, layer or row."""
+    tensor_split: tuple[float, ...] = ()
+    """Share of each device; empty: by their free memory."""
+    numa: str = "off"
+    """off, distribute, isolate or numactl."""

@@ -1,0 +1,127 @@
+"""What serving a model file will take of memory, told from its header alone, before anything is loaded.
+
+Nothing here imports llama.cpp: the node asks before it starts a process, the process asks again before it loads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from saiserve.engines.llamacpp.gguf_file import ModelFile
+from saiserve.engines.llamacpp.settings import (
+    BATCH_MAX,
+    CELLS_DEFAULT,
+    CONTEXT_DEFAULT_MAX,
+    SEQUENCES_MAX,
+    EngineSettings,
+)
+
+KV_BYTES: Final = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+"""Bytes per value of each KV type."""
+CELLS_MULTIPLE: Final = 256
+"""llama.cpp pads the cache to this."""
+PROCESS_BYTES: Final = 128 << 20
+"""Interpreter, libraries and tables of an engine process, without anything of the model."""
+ACTIVATIONS: Final = 4
+"""Rows of the model's width that are alive at once in a batch, beside one of its feed-forward width."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes of host memory by use. What lies on a GPU is not in it."""
+
+    weights: int = 0
+    kv: int = 0
+    """The KV cache."""
+    compute: int = 0
+    """Logits, activations, and the process itself."""
+    cache: int = 0
+    """Parked prefixes, when their store is full."""
+    cells: int = 0
+    """KV cells that `kv` is for."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.kv + self.compute + self.cache
+
+    def describe(self) -> str:
+        """The numbers in half a sentence."""
+        parts = [f"{gigabytes(self.weights)} weights", f"{gigabytes(self.kv)} for {self.cells} cells"]
+        parts += [f"{gigabytes(self.compute)} to compute"]
+        parts += [f"{gigabytes(self.cache)} parked prefixes"] if self.cache else []
+        return f"about {gigabytes(self.total)} GB ({', '.join(parts)})"
+
+
+def estimate_memory(file: ModelFile, settings: EngineSettings) -> MemoryEstimate:
+    """What an engine process with these settings will hold at most."""
+    _, cells = sizes(file, settings)
+    on_host = _host_share(file, settings.gpu_layers)
+    return MemoryEstimate(
+        weights=int(file.bytes_total * on_host),
+        kv=int(kv_bytes(file, cells, settings.kv_type) * on_host),
+        compute=compute_bytes(file),
+        cache=settings.cache_bytes,
+        cells=cells,
+    )
+
+
+def sizes(file: ModelFile, settings: EngineSettings) -> tuple[int, int]:
+    """Context of one request and cells of the cache, both in tokens, as the engine will have them."""
+    trained = file.metadata.get(f"{file.architecture}.context_length")
+    usual = min(trained, CONTEXT_DEFAULT_MAX) if isinstance(trained, int) and trained > 0 else CONTEXT_DEFAULT_MAX
+    context_tokens = settings.context_tokens or usual
+    cells = max(settings.cells or max(context_tokens, CELLS_DEFAULT), context_tokens)
+    return context_tokens, -(-cells // CELLS_MULTIPLE) * CELLS_MULTIPLE
+
+
+def kv_bytes(file: ModelFile, cells: int, kv_type: str) -> int:
+    """The KV cache's size; 0 when the file does not say enough. Layers without attention keep no cells."""
+    layers, heads, width = (_number(file, key) for key in ("block_count", "attention.head_count", "embedding_length"))
+    if not (layers and heads and width):
+        return 0
+    by_layer = _value(file, "attention.head_count_kv")
+    if isinstance(by_layer, list):
+        kv_heads = sum(count for count in by_layer if isinstance(count, int) and count > 0)
+    else:
+        attending = -(-layers // (_number(file, "full_attention_interval") or 1))
+        kv_heads = (_number(file, "attention.head_count_kv") or heads) * attending
+    head = width // heads
+    per_head = (_number(file, "attention.key_length") or head) + (_number(file, "attention.value_length") or head)
+    return int(kv_heads * per_head * cells * KV_BYTES.get(kv_type, 2.0))
+
+
+def compute_bytes(file: ModelFile) -> int:
+    """Logits of every sequence twice (computed and kept), the activations of one batch, and the process."""
+    logits = 2 * SEQUENCES_MAX * _vocabulary(file) * 4
+    widths = _number(file, "feed_forward_length") + ACTIVATIONS * _number(file, "embedding_length")
+    return logits + BATCH_MAX * widths * 4 + PROCESS_BYTES
+
+
+def gigabytes(count: int) -> str:
+    """Bytes as GB for people: two digits where it is little."""
+    return f"{count / 1e9:.1f}" if count >= 1e9 else f"{count / 1e9:.2f}"
+
+
+def _host_share(file: ModelFile, gpu_layers: int) -> float:
+    """The part of the layers that stays in host memory; llama.cpp counts the output as one more."""
+    layers = _number(file, "block_count") + 1
+    return 0.0 if gpu_layers < 0 else max(0.0, 1 - gpu_layers / layers)
+
+
+def _vocabulary(file: ModelFile) -> int:
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    return len(tokens) if isinstance(tokens, list) else tokens if isinstance(tokens, int) else 0
+
+
+def _value(file: ModelFile, key: str) -> Any:
+    return file.metadata.get(f"{file.architecture}.{key}")
+
+
+def _number(file: ModelFile, key: str) -> int:
+    """A whole number of the header; the largest of a list, 0 for anything else."""
+    value = _value(file, key)
+    if isinstance(value, list):
+        value = max((item for item in value if isinstance(item, int)), default=0)
+    return value if isinstance(value, int) and value > 0 else 0
