@@ -32,6 +32,8 @@ class ChoiceText:
         self._stop = StopMatcher(stops)
         self._decoded = 0
         self._shown = 0
+        self._tokens: list[int] = []
+        """Ids of tokens since the last delta."""
         self._logprobs: deque[tuple[int, int, TokenLogprob]] = deque()
         """(first character, character after the last, entry) of tokens whose text is not all shown."""
 
@@ -44,6 +46,7 @@ class ChoiceText:
         """The text these tokens make showable."""
         if self.stopped:
             return []
+        self._tokens += message.ids
         entries = message.logprobs or ()
         pieces = [entry.piece for entry in entries] or [message.data]
         if b"".join(pieces) != message.data:
@@ -82,7 +85,8 @@ class ChoiceText:
             ready.append(self._logprobs.popleft()[2])
         if not text and not ready:
             return []
-        return [TextDelta(self.choice, text, tuple(ready) or None)]
+        tokens, self._tokens = tuple(self._tokens), []
+        return [TextDelta(self.choice, text, tuple(ready) or None, tokens=tokens)]
 
     def _is_due(self, start: int, end: int, *, is_end: bool) -> bool:
         if self.stopped:

@@ -20,6 +20,8 @@ class StopKind(enum.StrEnum):
     STOP_STRING = "stop_string"
     LENGTH = "length"
     TOOL_CALLS = "tool_calls"
+    REFUSAL = "refusal"
+    """An upstream would not go on for reasons of content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Started:
 
     prompt_tokens: int
     cached_tokens: int
+    relayed: bool = False
+    """The answer comes as `Relayed` bytes; the events beside them are for counting, not for the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,10 @@ class TextDelta:
     choice: int
     text: str
     logprobs: tuple[TokenLogprob, ...] | None = None
+    is_parsed: bool = False
+    """Reasoning and tool calls were taken out at its source, so that what looks like one is text."""
+    tokens: tuple[int, ...] = ()
+    """Ids of the tokens that came since the last delta; empty where the source does not tell them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +76,12 @@ class ToolCallDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceFinished:
-    """The choice is complete."""
+class PromptProgress:
+    """So much of the prompt is computed; only sent for requests that ask for it, before the first text."""
 
-    choice: int
-    kind: StopKind
-    stop_string: str | None = None
+    processed: int
+    total: int
+    cached: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,21 @@ class Usage:
     cached_tokens: int
     completion_tokens: int
     reasoning_tokens: int = 0
+    prompt_s: float = 0.0
+    """Seconds spent on the prompt, of the slowest choice; 0 = not known."""
+    decode_s: float = 0.0
+    """Seconds from the first token to the last, of the slowest choice; 0 = not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFinished:
+    """The choice is complete."""
+
+    choice: int
+    kind: StopKind
+    stop_string: str | None = None
+    usage: Usage | None = None
+    """The choice's own, where several prompts are answered as one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +116,24 @@ class AnswerFailed:
     error: ApiError
 
 
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """Bytes of an upstream that speaks the client's dialect, whole events or a whole body, to be sent as they are."""
+
+    data: bytes
+    is_end: bool = False
+    """The dialect's own end, good or bad, is in them."""
+
+
 AnswerEvent = (
-    Started | TextDelta | ReasoningDelta | ToolCallStarted | ToolCallDelta | ChoiceFinished | Usage | AnswerFailed
+    Started
+    | PromptProgress
+    | TextDelta
+    | ReasoningDelta
+    | ToolCallStarted
+    | ToolCallDelta
+    | ChoiceFinished
+    | Usage
+    | AnswerFailed
+    | Relayed
 )

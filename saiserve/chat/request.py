@@ -140,3 +140,11 @@ class GenerationRequest:
     raw: bytes = b""
     created: int = 0
     """Unix seconds, for the dialects that show it."""
+    original: GenerationRequest | None = None
+    """As it was before it was fitted to a local model's ways; None when it was not."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """The few headers of the client that an upstream of the same dialect may see: versions and betas, no credentials."""
+    is_draft: bool = False
+    """The answer is held back and judged before the client sees any of it."""
+    progress: bool = False
+    """Whether the client wants to be told how far the prompt is."""

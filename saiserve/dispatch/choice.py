@@ -7,17 +7,22 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack
 
+import msgspec
 import trio
 
 from saiserve.chat.answer import ChoiceText
-from saiserve.chat.events import AnswerEvent
+from saiserve.chat.events import AnswerEvent, PromptProgress, Relayed
+from saiserve.chat.prompt import prompt_of
 from saiserve.chat.request import GenerationRequest
 from saiserve.dispatch.attempt import NS, Attempt
 from saiserve.dispatch.failover import Done, Fail, Failover, Route, Start
-from saiserve.dispatch.ports import FleetNews, Places
+from saiserve.dispatch.pace import Pace
+from saiserve.dispatch.ports import Fit, FleetNews, Places
 from saiserve.dispatch.waiting import WaitingRoom
 from saiserve.engines.engine import Engine, HopError
-from saiserve.engines.messages import Accepted, EngineReply, Finished, FinishReason, Tokens
+from saiserve.engines.messages import Accepted, Finished, FinishReason, Generate, Progress, Tokens
+from saiserve.engines.spoken import SourceReply, Spoken
+from saiserve.routing.candidate import Placement
 from saiserve.routing.decision import Decision
 
 _SETTLE_S = 0.02
@@ -47,9 +52,11 @@ class ChoiceRunner:
         reroute: Callable[[], Awaitable[Decision]],
         waiting: WaitingRoom,
         emit: Emit,
-        on_accepted: Callable[[], Awaitable[None]],
+        on_accepted: Callable[[bool], Awaitable[None]],
+        fit: Fit | None = None,
     ) -> None:
         self.failover = failover
+        self.pace = Pace()
         self._request = request
         self._text = text
         self._places = places
@@ -58,6 +65,10 @@ class ChoiceRunner:
         self._waiting = waiting
         self._emit = emit
         self._on_accepted = on_accepted
+        self._fit = fit
+        self._parse: Callable[[AnswerEvent], list[AnswerEvent]] | None = None
+        self._by: GenerationRequest | None = None
+        """The request as it was fitted to the model that serves it, when that was done here."""
         self._turn: trio.Event | None = None
 
     async def run(self, decision: Decision) -> None:
@@ -79,9 +90,11 @@ class ChoiceRunner:
                     case Route() as wait:
                         await self._wait(wait, line)
                         self._offer(await self._reroute())
+                    case Done() if self.failover.is_spoken:
+                        return
                     case Done(reason, stop_string):
                         for event in self._text.finish(reason, stop_string):
-                            await self._emit(event)
+                            await self._say(event)
                         return
                     case Fail(error):
                         raise error
@@ -151,7 +164,7 @@ class ChoiceRunner:
         attempt = start.attempt
         try:
             _arm(scope, attempt)
-            async with engine.generate(start.generate) as messages:
+            async with engine.generate(self._fitted(start)) as messages:
                 attempt.sent(clock_ns())
                 _arm(scope, attempt)
                 async for message in messages:
@@ -168,7 +181,7 @@ class ChoiceRunner:
 
     def _compare(self, start: Start, message: Finished) -> None:
         """The client is told what came through here; an engine that counts otherwise has a fault of its own."""
-        if message.completion_tokens != len(self.failover.tokens):
+        if not self.failover.is_spoken and message.completion_tokens != len(self.failover.tokens):
             log.warning(
                 "attempt %s: %s counts %d tokens, %d came",
                 start.attempt.id,
@@ -177,7 +190,7 @@ class ChoiceRunner:
                 len(self.failover.tokens),
             )
 
-    async def _take(self, start: Start, message: EngineReply, line: ExitStack) -> None:
+    async def _take(self, start: Start, message: SourceReply, line: ExitStack) -> None:
         match message:
             case Accepted(load=load):
                 self._news.reported(start.candidate, load)
@@ -185,19 +198,65 @@ class ChoiceRunner:
                 line.close()
                 self._turn = None
                 self._news.cached(start.candidate, self._request, message.prompt_tokens, message.cached_tokens)
-                await self._on_accepted()
+                if start.candidate.placement is not Placement.UPSTREAM:
+                    await self._on_accepted(False)
+                await self._tell(self.pace.accepted(clock_ns(), message.prompt_tokens, message.cached_tokens))
+            case Spoken():
+                await self._hear(message)
+            case Progress(prefilled=prefilled):
+                await self._tell(self.pace.progressed(prefilled))
             case Finished():
                 self._compare(start, message)
+                self.pace.finished(message)
                 self._news.cached(start.candidate, self._request, self.failover.prompt_tokens, message.cached_tokens)
             case Tokens():
                 self.failover.take(message)
+                await self._tell(self.pace.tokens(clock_ns()))
                 for event in self._text.tokens(message):
-                    await self._emit(event)
+                    await self._say(event)
                 if self._text.stopped:
                     self.failover.finish(Done(FinishReason.STOP_STRING))
                     start.attempt.cancel()
             case _:
                 pass
+
+    async def _hear(self, message: Spoken) -> None:
+        """An upstream spoke: its bytes where it speaks the client's dialect, else the events."""
+        if not self.failover.is_spoken:
+            await self._on_accepted(message.relayed)
+        self.failover.hear(message)
+        if message.relayed:
+            await self._emit(Relayed(message.raw, message.is_end))
+            return
+        for event in message.events:
+            await self._emit(event)
+
+    async def _say(self, event: AnswerEvent) -> None:
+        """Emit an event of a local model, parsed here when its request was fitted here."""
+        for parsed in (event,) if self._parse is None else self._parse(event):
+            await self._emit(parsed)
+
+    def _fitted(self, start: Start) -> Generate:
+        """What the engine is asked, in the ways of the model that was chosen."""
+        if self._fit is None or start.candidate.placement is Placement.UPSTREAM or self.failover.tokens:
+            return self._as_fitted(start.generate)
+        fitted = self._fit(self._request, start.candidate.model)
+        if fitted is not None:
+            self._parse, self._by = fitted.parse, fitted.request
+            self._text = ChoiceText(self._text.choice, fitted.request.stop)
+        return self._as_fitted(start.generate)
+
+    def _as_fitted(self, generate: Generate) -> Generate:
+        if self._by is None:
+            return generate
+        request = self._by
+        return msgspec.structs.replace(
+            generate, prompt=prompt_of(request), stop=request.stop, constraint=request.constraint
+        )
+
+    async def _tell(self, progress: PromptProgress | None) -> None:
+        if progress is not None and self._request.progress:
+            await self._emit(progress)
 
 
 def _arm(scope: trio.CancelScope, attempt: Attempt) -> None:

@@ -18,7 +18,7 @@ def tokens(*pieces: bytes, logprobs: bool = False, first: int = 0) -> Tokens:
 
 def test_half_a_character_waits_and_its_logprob_with_it() -> None:
     choice = ChoiceText(0)
-    assert choice.tokens(tokens(b"a\xc3", logprobs=True)) == [TextDelta(0, "a")]
+    assert choice.tokens(tokens(b"a\xc3", logprobs=True)) == [TextDelta(0, "a", tokens=(0,))]
     (delta,) = choice.tokens(tokens(b"\xa9", logprobs=True, first=1))
     assert delta.text == "é"
     assert [entry.token for entry in delta.logprobs or ()] == [0, 1]
@@ -27,7 +27,7 @@ def test_half_a_character_waits_and_its_logprob_with_it() -> None:
 def test_logprobs_of_held_text_come_with_it_and_those_behind_a_stop_string_never() -> None:
     choice = ChoiceText(0, ("STOP",))
     assert choice.tokens(tokens(b"ok ", b"ST", logprobs=True)) == [
-        TextDelta(0, "ok ", (TokenLogprob(0, b"ok ", -0.1),))
+        TextDelta(0, "ok ", (TokenLogprob(0, b"ok ", -0.1),), tokens=(0, 1))
     ]
     assert choice.tokens(tokens(b"OP", b"more", logprobs=True, first=2)) == []
     assert choice.stopped
@@ -37,7 +37,7 @@ def test_logprobs_of_held_text_come_with_it_and_those_behind_a_stop_string_never
 def test_an_unfinished_prefix_is_delivered_at_the_end() -> None:
     choice = ChoiceText(2, ("STOP",))
     assert choice.tokens(tokens(b"ST")) == []
-    assert choice.finish(FinishReason.STOP) == [TextDelta(2, "ST"), ChoiceFinished(2, StopKind.END, None)]
+    assert choice.finish(FinishReason.STOP) == [TextDelta(2, "ST", tokens=(0,)), ChoiceFinished(2, StopKind.END, None)]
 
 
 def test_a_stop_string_the_engine_saw_is_believed() -> None:
@@ -51,7 +51,7 @@ def test_logprobs_without_bytes_of_their_own_still_come_out() -> None:
     (delta,) = choice.tokens(Tokens("a", (1, 2), b"whole", entries))
     assert (delta.text, delta.logprobs) == ("whole", entries)
     (last,) = choice.tokens(Tokens("a", (3,), b"", (TokenLogprob(3, b"", -1.0),)))
-    assert last == TextDelta(0, "", (TokenLogprob(3, b"", -1.0),))
+    assert last == TextDelta(0, "", (TokenLogprob(3, b"", -1.0),), tokens=(3,))
 
 
 @given(
