@@ -1,31 +1,19 @@
-"""Claude Code, Codex and OpenCode themselves against a served application: an answer, a tool round trip, an overflow,
-a run that is stopped.
+"""Claude Code, Codex and OpenCode themselves against two nodes, entering at the one that does not have the model.
 
-Needs the three packages (`SAISERVE_CLIENTS` is the folder whose `node_modules` holds them; docs/clients/README.md names
-the versions) and a network of loopback alone, so that nothing leaves the machine:
-`unshare --net sh -c 'ip link set lo up && exec python -m pytest -m slow tests/api/test_coding_agents.py'`.
+`make clients` installs them and runs this. By hand: `SAISERVE_CLIENTS` is the folder whose `node_modules` holds them,
+and the network must be loopback alone, so that nothing leaves the machine (docs/clients/README.md has the command).
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import trio
 
-from saiserve.api.service import ModelCard
-from saiserve.chat.events import Started, TextDelta
-from saiserve.chat.request import GenerationRequest, Role
-from saiserve.errors import ApiError, ErrorKind
-from tests.api.serving import KEY, Served, served_elsewhere
-from tests.fakes.service import Pause, ScriptedService, Step, saying
-
-CLIENTS = Path(os.environ.get("SAISERVE_CLIENTS", "/nonexistent")) / "node_modules" / ".bin"
+from tests.api.agents import AGENTS, CLIENTS, Agent, Pair, end_group, scripted_nodes, two_nodes
 
 
 def only_loopback() -> bool:
@@ -38,94 +26,10 @@ pytestmark = [
     pytest.mark.skipif(not only_loopback(), reason="the network reaches beyond loopback"),
 ]
 
-MODEL = "smol"
-RUN_S = 90
-CARDS = (ModelCard(id=MODEL, created=1, context_tokens=200_000, capabilities=frozenset({"chat", "tools"})),)
-
-
-@dataclass(frozen=True)
-class Agent:
-    """One client: how it is started for a prompt, and its tool that runs a command."""
-
-    name: str
-    command: Callable[[Served, Path, str], list[str]]
-    environment: Callable[[Served, Path], dict[str, str]]
-    tool: str
-    """Its tool that runs a command; empty when its name depends on the version."""
-    argument: str
-    """Where the command goes in the call."""
-
-
-def claude_command(served: Served, home: Path, prompt: str) -> list[str]:
-    options = ["--bare", "--tools", "Bash", "--allowedTools", "Bash", "--max-turns", "4"]
-    return [str(CLIENTS / "claude"), "-p", prompt, "--model", MODEL, "--output-format", "json", *options]
-
-
-def claude_environment(served: Served, home: Path) -> dict[str, str]:
-    quiet = dict.fromkeys(("DISABLE_AUTOUPDATER", "DISABLE_TELEMETRY", "DISABLE_ERROR_REPORTING"), "1")
-    return {
-        "ANTHROPIC_BASE_URL": served.url,
-        "ANTHROPIC_AUTH_TOKEN": KEY,
-        "ANTHROPIC_DEFAULT_HAIKU_MODEL": MODEL,
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        "CLAUDE_CODE_MAX_RETRIES": "1",
-        **quiet,
-    }
-
-
-def codex_command(served: Served, home: Path, prompt: str) -> list[str]:
-    return [
-        str(CLIENTS / "codex"),
-        "exec",
-        "--skip-git-repo-check",
-        "--json",
-        "--dangerously-bypass-approvals-and-sandbox",
-        prompt,
-    ]
-
-
-def codex_environment(served: Served, home: Path) -> dict[str, str]:
-    folder = home / "codex"
-    folder.mkdir(exist_ok=True)
-    (folder / "config.toml").write_text(
-        f'model = "{MODEL}"\nmodel_provider = "saiserve"\ncheck_for_update_on_startup = false\nweb_search = "disabled"\n'
-        "[analytics]\nenabled = false\n"
-        f'[model_providers.saiserve]\nname = "saiserve"\nbase_url = "{served.url}/v1"\nenv_key = "SAISERVE_KEY"\n'
-        f'wire_api = "responses"\nmodel_catalog_url = "{served.url}/v1/models"\nrequest_max_retries = 1\n'
-        "stream_max_retries = 1\n"
-    )
-    return {"CODEX_HOME": str(folder), "SAISERVE_KEY": KEY}
-
-
-def opencode_command(served: Served, home: Path, prompt: str) -> list[str]:
-    return [str(CLIENTS / "opencode"), "run", "--format", "json", prompt]
-
-
-def opencode_environment(served: Served, home: Path) -> dict[str, str]:
-    config = {
-        "autoupdate": False,
-        "share": "disabled",
-        "model": f"saiserve/{MODEL}",
-        "small_model": f"saiserve/{MODEL}",
-        "permission": "allow",
-        "provider": {
-            "saiserve": {
-                "npm": "@ai-sdk/openai-compatible",
-                "options": {"baseURL": f"{served.url}/v1", "apiKey": KEY},
-                "models": {MODEL: {"tool_call": True, "limit": {"context": 200_000, "output": 4096}}},
-            }
-        },
-    }
-    (home / "opencode.json").write_text(json.dumps(config))
-    names = ("AUTOUPDATE", "MODELS_FETCH", "DEFAULT_PLUGINS", "LSP_DOWNLOAD")
-    return {f"OPENCODE_DISABLE_{name}": "1" for name in names}
-
-
-AGENTS = [
-    Agent("claude", claude_command, claude_environment, "Bash", "command"),
-    Agent("codex", codex_command, codex_environment, "", "cmd"),
-    Agent("opencode", opencode_command, opencode_environment, "bash", "command"),
-]
+RUN_S = 90.0
+REAL_MODEL_RUN_S = 400.0
+SAID = "tool-said-42"
+COMMAND = "echo tool-said-$((40+2))"
 
 
 @pytest.fixture(params=AGENTS, ids=lambda agent: agent.name)
@@ -133,79 +37,94 @@ def agent(request) -> Agent:
     return request.param
 
 
-def start(agent: Agent, served: Served, home: Path, prompt: str) -> subprocess.Popen[bytes]:
-    environment = {"HOME": str(home), "PATH": os.environ["PATH"], **agent.environment(served, home)}
-    return subprocess.Popen(
-        agent.command(served, home, prompt),
-        cwd=home,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+@pytest.fixture
+def home(tmp_path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
 
 
-def run(agent: Agent, served: Served, home: Path, prompt: str) -> str:
-    process = start(agent, served, home, prompt)
-    try:
-        output, _ = process.communicate(timeout=RUN_S)
-    finally:
-        process.kill()
-        process.wait()
-    return output.decode("utf-8", "replace")
+def check_forwarded(pair: Pair) -> None:
+    outcomes = pair.outcomes()
+    assert outcomes, pair.entry.log_text()
+    assert all(outcome.startswith("done at worker;") for outcome in outcomes), outcomes
 
 
-def test_a_plain_answer_is_shown(agent, tmp_path):
-    with served_elsewhere(ScriptedService(saying("Marmalade is ready."), cards=CARDS)) as served:
-        assert "Marmalade is ready." in run(agent, served, tmp_path, "What is ready?")
-        assert any("What is ready?" in message.text for r in served.service.requests for message in r.messages)
+async def test_a_plain_answer_is_shown(agent, home, tmp_path):
+    rules = [{"when": ["What is ready?"], "say": "Marmalade naïve 😀 is ready."}]
+    async with scripted_nodes(tmp_path, rules) as pair:
+        output = await pair.run(agent, home, "What is ready?", seconds=RUN_S)
+        assert "Marmalade naïve 😀 is ready." in output or spelled(output), output
+        check_forwarded(pair)
 
 
-def test_a_tool_is_called_run_and_its_output_comes_back(agent, tmp_path):
-    def script(request: GenerationRequest) -> Sequence[Step]:
-        results = [message for message in request.messages if "tool-said-42" in message.text]
-        if results:
-            return saying("It printed tool-said-42, as hoped.")(request)
-        names = [name for name in (agent.tool, "exec_command", "shell_command", "shell") if name]
-        text = "".join(message.text for message in request.messages)
-        name = next((name for name in names if f'"name": "{name}"' in text), None)
-        if name is None:
-            return saying("A title")(request)
-        call = {"name": name, "arguments": {agent.argument: "echo tool-said-$((40+2))", "description": "say it"}}
-        if name == "shell_command":
-            call["arguments"] = {"command": "echo tool-said-$((40+2))"}
-        return saying(f"<tool_call>\n{json.dumps(call)}\n</tool_call>")(request)
-
-    with served_elsewhere(ScriptedService(script, cards=CARDS)) as served:
-        assert "as hoped" in run(agent, served, tmp_path, "Run the command.")
-        assert any(message.role is Role.USER for r in served.service.requests for message in r.messages)
+def spelled(output: str) -> bool:
+    """Whether the answer is in what a client printed as JSON with escapes."""
+    return json.dumps("Marmalade naïve 😀 is ready.")[1:-1] in output
 
 
-def test_an_overflow_is_recognised_and_not_tried_for_ever(agent, tmp_path):
-    overflow = ApiError(ErrorKind.CONTEXT_TOO_LONG, "too long", prompt_tokens=9_000, context_tokens=8_192)
-    with served_elsewhere(ScriptedService(lambda request: [overflow], cards=CARDS)) as served:
-        output = run(agent, served, tmp_path, "Anything.").lower()
-        assert any(word in output for word in ("too long", "context window", "contextoverflow", "context")), output
-        assert len(served.service.requests) < 8
+async def test_a_tool_is_called_run_and_its_output_comes_back(agent, home, tmp_path):
+    rules = [{"when": [SAID], "say": f"It printed {SAID}, as hoped."}]
+    for tool in agent.tools:
+        arguments = {"cmd" if tool == "exec_command" else "command": COMMAND, "description": "say it"}
+        call = json.dumps({"name": tool, "arguments": arguments})
+        rules.append({"when": ["Run the command.", f'"name": "{tool}"'], "say": f"<tool_call>\n{call}\n</tool_call>"})
+    async with scripted_nodes(tmp_path, rules) as pair:
+        output = await pair.run(agent, home, "Run the command.", seconds=RUN_S)
+        assert f"It printed {SAID}, as hoped." in output, output
+        check_forwarded(pair)
+        assert len(pair.outcomes()) >= 2
 
 
-def test_stopping_the_agent_stops_its_answer(agent, tmp_path):
-    endless = [Started(1, 0), TextDelta(0, "Once "), Pause(3600)]
-    with served_elsewhere(ScriptedService(lambda request: endless, cards=CARDS)) as served:
-        process = start(agent, served, tmp_path, "Tell me a story.")
-        try:
-            wait_for(lambda: served.service.requests)
-            time.sleep(1)
-        finally:
-            os.killpg(process.pid, 9)
-            process.communicate()
-        wait_for(lambda: len(served.service.ended) == len(served.service.requests))
-        assert set(served.service.ended) == {"cancelled"}
+async def test_an_overflow_is_told_in_the_clients_own_words_and_not_tried_for_ever(agent, home, tmp_path):
+    async with scripted_nodes(tmp_path, [], context=64) as pair:
+        output = await pair.run(agent, home, "Anything. " * 40, seconds=RUN_S)
+        assert agent.overflow in output.lower(), output
+        assert 1 <= len(pair.refusals()) < 8, pair.refusals()
+        assert not pair.outcomes()
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + RUN_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
+async def test_a_client_that_is_killed_stops_its_answer_on_the_other_node(agent, home, tmp_path):
+    rules = [{"when": ["Tell me a story."], "say": "Once upon a time. " * 500}]
+    async with scripted_nodes(tmp_path, rules, options="decode_rate=4") as pair:
+        async with pair.started(agent, home, "Tell me a story.") as process:
+            await wait_for(pair.busy, RUN_S)
+            await trio.sleep(1)
+            end_group(process.pid)
+            await wait_for(lambda: becomes_idle(pair), 5)
+        outcomes = pair.outcomes()
+        assert outcomes
+        assert all(outcome.startswith("cancelled at worker;") for outcome in outcomes), outcomes
+
+
+async def becomes_idle(pair: Pair) -> bool:
+    return await pair.busy() == 0
+
+
+async def wait_for(condition: Callable[[], object], seconds: float) -> None:
+    with trio.move_on_after(seconds):
+        while not await condition():  # type: ignore[misc]
+            await trio.sleep(0.1)
+        return
+    raise AssertionError(f"it did not happen in {seconds} s")
+
+
+@pytest.mark.parametrize("agent", AGENTS[:2], ids=lambda agent: agent.name)
+async def test_smollm2_answers_in_the_small_form(agent, home):
+    async with two_nodes("smollm2-135m", "smollm2-135m", window=8_192, output=512, THREADS="2") as pair:
+        prompt = "Say hello in one short sentence."
+        output = await pair.run(agent, home, prompt, seconds=REAL_MODEL_RUN_S, small=True)
+        assert answer_of(agent, output).strip(), output
+        check_forwarded(pair)
+
+
+def answer_of(agent: Agent, output: str) -> str:
+    """The final text a client printed; AssertionError when its run failed."""
+    records = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    if agent.name == "claude":
+        assert records[-1]["subtype"] == "success", output
+        assert not records[-1]["is_error"], output
+        return str(records[-1]["result"])
+    assert records[-1]["type"] == "turn.completed", output
+    texts = [record["item"]["text"] for record in records if record.get("item", {}).get("type") == "agent_message"]
+    return "".join(texts)
