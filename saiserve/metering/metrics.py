@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from saiserve.node import Node
 
@@ -36,12 +36,21 @@ ENGINE_COUNTERS: Final[dict[str, str]] = {
     "moves_to_host": "Prefixes moved to host memory.",
     "moves_from_host": "Prefixes moved back from host memory.",
     "host_evictions": "Prefixes dropped from host memory.",
+    "step_seconds": "Time of steps, what lies between them included.",
+    "llama_seconds": "Time of steps inside llama.cpp; the rest is Python's and sampling's.",
+    "sampling_seconds": "Time of steps spent on drawing tokens.",
 }
 """Running totals an engine reports by these names; they begin at 0 with each engine process."""
 ENGINE_GAUGES: Final[dict[str, str]] = {
     "cells_idle": "KV cells that hold prefixes nobody uses now.",
     "host_bytes": "Bytes of prefixes in host memory.",
+    "batch_rows": "Tokens computed in one step, lately.",
 }
+ENGINE_HISTOGRAMS: Final[dict[str, str]] = {
+    "queue_seconds": "Time from a request's coming to the engine to its start.",
+    "first_token_seconds": "Time from a request's coming to the engine to its first token.",
+}
+"""Reported as `NAME_sum` and `NAME_le_BOUND`: see saiserve/engines/llamacpp/timings.py."""
 
 
 class Kind(enum.Enum):
@@ -49,6 +58,7 @@ class Kind(enum.Enum):
 
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,7 @@ METRICS: Final[tuple[Definition, ...]] = (
     Definition("saiserve_engine_cells", Kind.GAUGE, "KV cells by use.", ("model", "use")),
     *(Definition(f"saiserve_engine_{name}", Kind.COUNTER, text, ("model",)) for name, text in ENGINE_COUNTERS.items()),
     *(Definition(f"saiserve_engine_{name}", Kind.GAUGE, text, ("model",)) for name, text in ENGINE_GAUGES.items()),
+    *(Definition(f"saiserve_engine_{name}", Kind.HISTOGRAM, text, ("model",)) for name, text in ENGINE_HISTOGRAMS.items()),
     Definition("saiserve_engine_crashes", Kind.COUNTER, "Engine processes that ended on their own.", ("model",)),
     Definition("saiserve_members", Kind.GAUGE, "Members as this node sees them, by state.", ("state",)),
     Definition("saiserve_loop_lag_p99_seconds", Kind.GAUGE, "Lateness of the event loop, 99th percentile of the last minute."),
@@ -124,6 +135,9 @@ class NodeMetrics:
         samples = self._samples()
         for definition in METRICS:
             family: CounterMetricFamily | GaugeMetricFamily
+            if definition.kind is Kind.HISTOGRAM:
+                yield self._histogram(definition)
+                continue
             if definition.kind is Kind.COUNTER:
                 family = CounterMetricFamily(definition.name, definition.help, labels=definition.labels)
             else:
@@ -131,6 +145,16 @@ class NodeMetrics:
             for labels, value in samples.get(definition.name, ()):
                 family.add_metric(labels, value)
             yield family
+
+    def _histogram(self, definition: Definition) -> HistogramMetricFamily:
+        family = HistogramMetricFamily(definition.name, definition.help, labels=definition.labels)
+        name = definition.name.removeprefix("saiserve_engine_")
+        for model, resident in sorted(self._node.residents.models.items()):
+            counters: dict[str, float] = getattr(resident.source, "counters", {})
+            start = f"{name}_le_"
+            classes = [(key.removeprefix(start), count) for key, count in counters.items() if key.startswith(start)]
+            family.add_metric((model,), buckets=classes or [("+Inf", 0.0)], sum_value=counters.get(f"{name}_sum", 0.0))
+        return family
 
     def _samples(self) -> dict[str, list[Sample]]:
         found: dict[str, list[Sample]] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 
 import msgspec
 
@@ -17,7 +16,7 @@ from saiserve import limits
 from saiserve.engines.llamacpp.answer import NS, Answer, Clock
 from saiserve.engines.llamacpp.binding import LlamaContext
 from saiserve.engines.llamacpp.constraint import ConstraintBroken, ConstraintCompiler, ConstraintError, Matcher
-from saiserve.engines.llamacpp.embedding import INPUTS_MAX, POOLINGS, QUEUE_MAX, EmbeddingQueue
+from saiserve.engines.llamacpp.embedding import QUEUE_MAX, EmbeddingQueue
 from saiserve.engines.llamacpp.job import Broken, Job, Notice, OutOfRoom, Started, Step
 from saiserve.engines.llamacpp.job import Progress as Prefilled
 from saiserve.engines.llamacpp.kv import DecodeOutcome
@@ -25,6 +24,8 @@ from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, Pro
 from saiserve.engines.llamacpp.sampler import Sampler, SamplingError, sampling_fault
 from saiserve.engines.llamacpp.scheduler import Scheduler
 from saiserve.engines.llamacpp.threads import ThreadChooser
+from saiserve.engines.llamacpp.timings import Timings
+from saiserve.engines.llamacpp.vector_inputs import VectorInputs
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
 from saiserve.engines.messages import (
     Accepted,
@@ -52,16 +53,6 @@ COMPILING_MAX = 64
 """Requests whose constraints wait to be compiled; the next is refused."""
 
 
-@dataclass(slots=True)
-class Shares:
-    """Where the time of steps went, in nanoseconds since the start."""
-
-    steps: int = 0
-    step_ns: int = 0
-    decode_ns: int = 0
-    sampling_ns: int = 0
-
-
 class Worker:
     """All answers of one model."""
 
@@ -71,6 +62,7 @@ class Worker:
         context: LlamaContext,
         vocabulary: Vocabulary,
         reader: PromptReader,
+        vector_inputs: VectorInputs,
         compiler: ConstraintCompiler,
         scheduler: Scheduler,
         context_tokens: int,
@@ -81,6 +73,7 @@ class Worker:
         self._context = context
         self._vocabulary = vocabulary
         self._reader = reader
+        self._vector_inputs = vector_inputs
         self._compiler = compiler
         self._scheduler = scheduler
         self._context_tokens = context_tokens
@@ -91,7 +84,7 @@ class Worker:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="constraint")
         self._embeddings = EmbeddingQueue(context)
         self._out: list[msgspec.Struct] = []
-        self._shares = Shares()
+        self._timings = Timings()
         self._reported_at = 0
         self._signed_at = 0
 
@@ -227,34 +220,15 @@ class Worker:
         )
 
     def _embed(self, request: Embed) -> None:
-        fault = None
-        if request.pooling not in POOLINGS:
-            fault = f"pooling {request.pooling!r} is not one of {', '.join(POOLINGS)}"
-        elif not 0 < len(request.inputs) <= INPUTS_MAX:
-            fault = f"{len(request.inputs)} inputs; 1 to {INPUTS_MAX} are possible"
-        if fault is not None:
-            self._refuse(request.id, RefusalReason.BAD_REQUEST, fault)
-            return
         if len(self._embeddings) >= QUEUE_MAX:
             self._refuse(request.id, RefusalReason.BUSY, "the embedding queue is full", retry_after_s=1.0)
             return
-        size = self._vocabulary.size
-        inputs: list[tuple[int, ...]] = []
-        for one in request.inputs:
-            ids = tuple(self._vocabulary.tokenise(one, special=False, add_ends=True) if isinstance(one, str) else one)
-            if not ids or not all(0 <= token < size for token in ids):
-                self._refuse(request.id, RefusalReason.BAD_REQUEST, "an input is empty or has unknown tokens")
-                return
-            if len(ids) > self._context_tokens:
-                self._refuse(
-                    request.id,
-                    RefusalReason.TOO_LONG,
-                    f"an input has {len(ids)} tokens; the context holds {self._context_tokens}",
-                    prompt_tokens=len(ids),
-                )
-                return
-            inputs.append(ids)
-        self._embeddings.add(request, inputs)
+        try:
+            pooling, inputs = self._vector_inputs.read(request)
+        except PromptRefusal as refusal:
+            self._refuse(request.id, refusal.reason, str(refusal), prompt_tokens=refusal.prompt_tokens)
+            return
+        self._embeddings.add(request, pooling, inputs)
 
     # Steps
 
@@ -265,6 +239,7 @@ class Worker:
         plan = self._scheduler.plan(now)
         self._notify(self._scheduler.notices(), now)
         if plan is None:
+            self._timings.rest()
             return self._embed_next(now) or self._scheduler.has_chores
         self._context.use_threads(self._threads.threads)
         decode_started = time.perf_counter_ns()
@@ -277,14 +252,16 @@ class Worker:
         sampling_started = time.perf_counter_ns()
         if outcome is DecodeOutcome.DONE:
             self._sample(plan, now)
+        sampling_ns = time.perf_counter_ns() - sampling_started
         self._embed_next(now)
-        ended = time.perf_counter_ns()
-        shares = self._shares
-        shares.steps += 1
-        shares.decode_ns += decode_ns
-        shares.sampling_ns += ended - sampling_started
-        shares.step_ns += ended - started
         self.report(now)
+        self._timings.step(
+            started_at=started,
+            ended_at=time.perf_counter_ns(),
+            llama_ns=decode_ns,
+            sampling_ns=sampling_ns,
+            rows=len(plan.rows),
+        )
         return True
 
     def _sample(self, plan: Step, now: int) -> None:
@@ -296,6 +273,7 @@ class Worker:
                 drawn = answer.draw(self._context.logits(sample.row), sample.position)
                 if answer.clock.first_token_at == 0:
                     answer.clock.first_token_at = now
+                    self._timings.first_token.add(now - answer.clock.submitted_at)
                 if drawn.token in self._vocabulary.end_tokens:
                     answer.end = FinishReason.STOP
                 else:
@@ -332,6 +310,7 @@ class Worker:
             match notice:
                 case Started(again=False):
                     answer.clock.started_at = now
+                    self._timings.queued.add(now - answer.clock.submitted_at)
                     answer.cached_tokens = notice.cached_tokens
                     answer.prefilled = notice.cached_tokens
                 case Prefilled():
@@ -352,7 +331,7 @@ class Worker:
         if now - self._reported_at < REPORT_S * NS:
             return
         self._reported_at = now
-        self._send(Heartbeat(self._scheduler.load(), self._shares.steps, self._counters()))
+        self._send(Heartbeat(self._scheduler.load(), self._timings.steps, self._counters()))
         if now - self._signed_at >= SIGN_OF_LIFE_S * NS:
             self._signed_at = now
             for answer in self._answers.values():
@@ -360,13 +339,9 @@ class Worker:
                     self._tell(answer, now)
 
     def _counters(self) -> dict[str, float]:
-        shares = self._shares
         return {
             **self._scheduler.counters(),
-            "steps": float(shares.steps),
-            "step_s": shares.step_ns / NS,
-            "decode_s": shares.decode_ns / NS,
-            "sampling_s": shares.sampling_ns / NS,
+            **self._timings.counters(),
             "threads": float(self._threads.threads),
             "embeddings_waiting": float(len(self._embeddings)),
         }

@@ -1,0 +1,110 @@
+"""What a decode step costs beside llama.cpp's own time, and what a schema adds to it. Ours alone."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from typing import Any
+
+import trio
+
+from benchmarks.engine.load import at_once
+from benchmarks.engine.prompts import Messages, user
+from benchmarks.engine.rows import Row, absolute, compare
+from benchmarks.engine.scale import Experiment, Scale
+from benchmarks.engine.servers import Ours, Setup, ours
+
+SHARES = {"smol": 0.03, "gemma": 0.08}
+"""Bounds on the share by vocabulary: 49k, 262k."""
+USUAL = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "seed": 7}
+REPORT_S = 0.3
+"""Engines report their counters this often and a bit."""
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "items": {
+            "type": "array",
+            "minItems": 60,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "minLength": 4, "maxLength": 24},
+                    "count": {"type": "integer", "minimum": 0, "maximum": 9999},
+                    "kind": {"enum": ["river", "bridge", "market", "garden"]},
+                },
+                "required": ["name", "count", "kind"],
+                "additionalProperties": False,
+            },
+        }
+    },
+    "required": ["items"],
+    "additionalProperties": False,
+}
+"""Long enough that no answer ends early."""
+
+
+async def share(model: str, scale: Scale) -> list[Row]:
+    """The share of decode steps that is not llama_decode, at 1, 4 and 16 streams."""
+    rows = []
+    async with ours(Setup(model)) as server:
+        for streams in (1, 4, 16):
+            values = [await _share(server, streams, scale.pick(128, 32), number) for number in range(scale.turns(3))]
+            name = f"Python and sampling share of a step, {streams} streams, {model}"
+            rows.append(absolute(name, "share", values, SHARES[model]))
+    return rows
+
+
+async def _share(server: Ours, streams: int, tokens: int, number: int) -> float:
+    """Between a moment when all streams run and one before the first ends."""
+    chats = [user(10, "share", streams, number, each) for each in range(streams)]
+    readings: list[dict[str, float]] = []
+
+    async def read() -> None:
+        await trio.sleep(_lead_s(streams))
+        readings.append(await server.metrics())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await at_once(server.client, chats, tokens, **USUAL)
+    await trio.sleep(REPORT_S)
+    readings.append(await server.metrics())
+    first, last = readings
+    step = last["saiserve_engine_step_seconds_total"] - first["saiserve_engine_step_seconds_total"]
+    decode = last["saiserve_engine_llama_seconds_total"] - first["saiserve_engine_llama_seconds_total"]
+    return 1 - decode / step
+
+
+def _lead_s(streams: int) -> float:
+    """Long enough for so many short prompts to be read."""
+    return 0.3 + 0.05 * streams
+
+
+async def schema(model: str, scale: Scale) -> list[Row]:
+    """Four streams under a JSON Schema, and four free ones, in turn."""
+    form = {"type": "json_schema", "json_schema": {"name": "things", "schema": SCHEMA, "strict": True}}
+    free: list[float] = []
+    bound: list[float] = []
+    async with ours(Setup(model)) as server:
+        await _rate(server, 8, -1, {"response_format": form})
+        for number in range(scale.turns(4)):
+            sides: list[tuple[list[float], dict[str, Any]]] = [(free, {}), (bound, {"response_format": form})]
+            for rates, extra in sides if number % 2 == 0 else sides[::-1]:
+                rates.append(await _rate(server, scale.pick(160, 48), number, extra))
+    return [compare(f"under a schema to free, 4 streams, {model}", "tok/s", bound, free, 0.9, at_least=True)]
+
+
+async def _rate(server: Ours, tokens: int, number: int, extra: dict[str, Any]) -> float:
+    """Tokens per second of a stream once all have begun."""
+    chats: list[Messages] = [
+        [{"role": "user", "content": f"List things as JSON, please: {json.dumps(user(10, 'schema', number, each))}"}]
+        for each in range(4)
+    ]
+    options: dict[str, Any] = {**USUAL, "ignore_eos": False, **extra} if extra else dict(USUAL)
+    burst = await at_once(server.client, chats, tokens, **options)
+    return statistics.median(reply.decode_rate for reply in burst.replies)
+
+
+EXPERIMENTS = (
+    Experiment("share", share),
+    Experiment("schema", schema),
+)
