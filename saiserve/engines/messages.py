@@ -36,6 +36,12 @@ class RefusalReason(enum.StrEnum):
     DRAINING = "draining"
     QUARANTINED = "quarantined"
     """A request like it crashed two engines a short while ago."""
+    RATE_LIMITED = "rate_limited"
+    """An upstream wants fewer requests."""
+    UPSTREAM_SAYS_NO = "upstream_says_no"
+    """An upstream found a fault in the client's request; its words are for the client."""
+    UPSTREAM_FAULT = "upstream_fault"
+    """An upstream cannot be reached or used, or failed before its first word."""
 
 
 class FailureKind(enum.StrEnum):
@@ -259,13 +265,14 @@ class Counted(msgspec.Struct, frozen=True, array_like=True, tag="counted"):
 
 
 class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
-    """Ask for one vector per input; an input is text or token ids."""
+    """Ask for one vector per input; an input is text or token ids. With pooling `rank` the first is the query."""
 
     id: str
     model: str
     inputs: tuple[str | tuple[int, ...], ...]
-    pooling: str = "mean"
-    """mean, last, cls or rank."""
+    pooling: str = ""
+    """mean, last, cls, none or rank; empty: as the model was trained. `none` gives a vector per token, `rank` one
+    vector of scores per document, so one fewer than inputs."""
 
 
 class Embedded(msgspec.Struct, frozen=True, array_like=True, tag="embedded"):

@@ -1,23 +1,14 @@
-"""Embeddings beside generation: one input at a time, a chunk per gap between steps, the vectors averaged here.
-
-llama.cpp's own pooling covers only the last physical batch, so the context pools nothing and numpy does.
-"""
+"""Embeddings beside generation: one input at a time, a chunk per gap between steps."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from saiserve.engines.llamacpp.binding import LlamaContext
+from saiserve.engines.llamacpp.pooling import Pool, Vectors
 from saiserve.engines.messages import Embed, Embedded
 
-Vectors = NDArray[np.float32]
-
-POOLINGS = ("mean", "last", "cls")
-INPUTS_MAX = 2_048
 QUEUE_MAX = 64
 """Embedding requests waiting; the next is refused."""
 
@@ -27,38 +18,33 @@ class Pending:
     """A request with the vectors made so far and the sums of the input in the works."""
 
     request: Embed
+    pooling: str
     inputs: deque[tuple[int, ...]]
     prompt_tokens: int
     vectors: list[bytes] = field(default_factory=list)
     pool: Pool | None = None
+    done: int = 0
+    """Tokens of the first input computed."""
 
+    def restart(self) -> None:
+        """The first input begins, or begins again."""
+        self.pool, self.done = None, 0
 
-class Pool:
-    """One vector out of the tokens' vectors, piece by piece."""
+    def take(self, vectors: Vectors, tokens: int) -> bool:
+        """The next `tokens` of the first input are computed; whether they were its last."""
+        self.pool = self.pool or Pool(self.pooling)
+        self.pool.take(vectors)
+        self.done += tokens
+        if self.done < len(self.inputs[0]):
+            return False
+        self.vectors.append(self.pool.result(self.done))
+        self.inputs.popleft()
+        self.restart()
+        return True
 
-    def __init__(self, pooling: str) -> None:
-        self._pooling = pooling
-        self._total: NDArray[np.float64] | None = None
-        self._chosen: Vectors | None = None
-        self.count = 0
-        """Tokens taken."""
-
-    def take(self, vectors: Vectors) -> None:
-        """The next tokens' vectors, at least one."""
-        self.count += len(vectors)
-        if self._pooling == "mean":
-            summed = vectors.sum(axis=0, dtype=np.float64)
-            self._total = summed if self._total is None else self._total + summed
-        elif self._pooling == "last":
-            self._chosen = vectors[-1]
-        elif self._chosen is None:
-            self._chosen = vectors[0]
-
-    def result(self) -> bytes:
-        """Little-endian float32 bytes; something must have been taken."""
-        vector = self._chosen if self._total is None else self._total / self.count
-        assert vector is not None
-        return vector.astype("<f4").tobytes()
+    def answer(self) -> Embedded:
+        """The reply, once no input is left."""
+        return Embedded(self.request.id, tuple(self.vectors), self.prompt_tokens)
 
 
 class EmbeddingQueue:
@@ -72,9 +58,9 @@ class EmbeddingQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, request: Embed, inputs: list[tuple[int, ...]]) -> None:
+    def add(self, request: Embed, pooling: str, inputs: list[tuple[int, ...]]) -> None:
         """Queue a checked request: at least one input, none empty."""
-        self._waiting.append(Pending(request, deque(inputs), sum(map(len, inputs))))
+        self._waiting.append(Pending(request, pooling, deque(inputs), sum(map(len, inputs))))
 
     def cancel(self, request_id: str) -> None:
         """Forget a request."""
@@ -87,26 +73,21 @@ class EmbeddingQueue:
         if not self._waiting:
             return 0
         first = self._waiting[0]
-        return len(first.inputs[0]) - (first.pool.count if first.pool else 0)
+        return len(first.inputs[0]) - first.done
 
     def run(self) -> Embedded | None:
         """Compute the next chunk; the answer when it was a request's last. An input without room begins again."""
         pending = self._waiting[0]
-        tokens = pending.inputs[0]
-        pool = pending.pool = pending.pool or Pool(pending.request.pooling)
-        vectors = self._context.embed(tokens[pool.count : pool.count + self.chunk_max], pool.count)
+        piece = pending.inputs[0][pending.done : pending.done + self.chunk_max]
+        vectors = self._context.embed(piece, pending.done)
         if vectors is None:
             self._context.embed_end()
-            pending.pool = None
+            pending.restart()
             return None
-        pool.take(vectors)
-        if pool.count < len(tokens):
+        if not pending.take(vectors, len(piece)):
             return None
         self._context.embed_end()
-        pending.vectors.append(pool.result())
-        pending.inputs.popleft()
-        pending.pool = None
         if pending.inputs:
             return None
         self._waiting.popleft()
-        return Embedded(pending.request.id, tuple(pending.vectors), pending.prompt_tokens)
+        return pending.answer()

@@ -15,9 +15,10 @@ BOUNDARIES_MAX = 256
 class PromptRefusal(Exception):  # noqa: N818
     """The prompt cannot be used; `str()` is for the client."""
 
-    def __init__(self, reason: RefusalReason, detail: str) -> None:
+    def __init__(self, reason: RefusalReason, detail: str, *, prompt_tokens: int = 0) -> None:
         super().__init__(detail)
         self.reason = reason
+        self.prompt_tokens = prompt_tokens
 
 
 @dataclass(frozen=True, slots=True)

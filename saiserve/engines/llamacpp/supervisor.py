@@ -28,6 +28,7 @@ from saiserve.engines.messages import (
     Embed,
     Embedded,
     EngineReply,
+    Failed,
     FailureKind,
     Generate,
     Heartbeat,
@@ -259,7 +260,7 @@ class LlamaEngine:
         return answer
 
     async def embed(self, request: Embed) -> Embedded | Refused:
-        """Compute vectors. Raises HopError when the process ends meanwhile."""
+        """Compute vectors. Raises HopError when the process ends meanwhile, or the model cannot compute them."""
         answer = await self._ask(request)
         assert isinstance(answer, (Embedded, Refused))
         return answer
@@ -267,9 +268,12 @@ class LlamaEngine:
     async def _ask(self, request: Count | Embed) -> msgspec.Struct:
         mailbox = self._submit(request)
         try:
-            return await mailbox.get()
+            answer = await mailbox.get()
         finally:
             self._abandon(mailbox)
+        if isinstance(answer, Failed):
+            raise HopError(answer.detail, sent=True)
+        return answer
 
     def _submit(self, request: Generate | Count | Embed) -> Mailbox:
         mailbox = Mailbox(request.id, streams=isinstance(request, Generate))

@@ -38,6 +38,9 @@ class SpecialIds:
     bos: int
     eos: int
     adds_bos: bool
+    sep: int = -1
+    adds_eos: bool = False
+    adds_sep: bool = False
 
 
 class Vocabulary:
@@ -50,6 +53,9 @@ class Vocabulary:
             bos=int(llama_cpp.llama_vocab_bos(vocab)),
             eos=int(llama_cpp.llama_vocab_eos(vocab)),
             adds_bos=bool(llama_cpp.llama_vocab_get_add_bos(vocab)),
+            sep=int(llama_cpp.llama_vocab_sep(vocab)),
+            adds_eos=bool(llama_cpp.llama_vocab_get_add_eos(vocab)),
+            adds_sep=bool(llama_cpp.llama_vocab_get_add_sep(vocab)),
         )
         self._pieces: dict[int, bytes] = {}
         self._buffer = ctypes.create_string_buffer(256)

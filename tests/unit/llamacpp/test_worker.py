@@ -122,7 +122,9 @@ def desk(tiny: Callable[[str], Path]) -> Desk:
         flash_attention=False,
         queue_max=8,
     )
-    return Desk(load_worker(settings)[0])
+    worker, _ = load_worker(settings)
+    assert isinstance(worker, Worker)
+    return Desk(worker)
 
 
 def sampled(**options: Any) -> Sampling:
@@ -403,7 +405,7 @@ def test_a_long_embedding_is_computed_in_the_gaps_of_a_stream(desk: Desk) -> Non
     )
 
 
-@pytest.mark.parametrize("pooling", ["last", "cls", "mean"])
+@pytest.mark.parametrize("pooling", ["last", "cls", "mean", "none", ""])
 def test_each_pooling_is_of_the_tokens_it_names(desk: Desk, pooling: str) -> None:
     tokens = tuple(range(100))
     desk.worker.handle(Embed("e", "tiny", (tokens,), pooling), desk.now)
@@ -412,7 +414,8 @@ def test_each_pooling_is_of_the_tokens_it_names(desk: Desk, pooling: str) -> Non
     parts = [context.embed(tokens[at : at + 50], at) for at in (0, 50)]
     context.embed_end()
     rows = np.concatenate([part for part in parts if part is not None])
-    expected = {"last": rows[-1], "cls": rows[0], "mean": rows.mean(axis=0)}[pooling]
+    mean = rows.mean(axis=0)
+    expected = {"last": rows[-1], "cls": rows[0], "mean": mean, "none": rows.ravel(), "": mean}[pooling]
     np.testing.assert_allclose(np.frombuffer(desk.said["e"][0].vectors[0], "<f4"), expected, atol=1e-4)
 
 
@@ -421,6 +424,8 @@ def test_each_pooling_is_of_the_tokens_it_names(desk: Desk, pooling: str) -> Non
     [
         ((), "mean", RefusalReason.BAD_REQUEST),
         (("a",), "median", RefusalReason.BAD_REQUEST),
+        (("query", "document"), "rank", RefusalReason.BAD_REQUEST),
+        (("a" * 900,) * 450, "none", RefusalReason.BAD_REQUEST),
         (("",), "mean", RefusalReason.BAD_REQUEST),
         (((999,),), "mean", RefusalReason.BAD_REQUEST),
         (("a" * 2000,), "mean", RefusalReason.TOO_LONG),

@@ -1,0 +1,105 @@
+"""A request for vectors or ranks checked and turned into token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from saiserve.engines.llamacpp.prompting import PromptRefusal
+from saiserve.engines.llamacpp.purpose import POOLINGS
+from saiserve.engines.llamacpp.vocabulary import Vocabulary, unused_character
+from saiserve.engines.messages import Embed, RefusalReason
+
+INPUTS_MAX = 2_048
+VECTOR_BYTES_MAX = 48 * 1024 * 1024
+"""Vectors of one answer: it must fit one message of the engine and one reply of a peer."""
+RANK = "rank"
+
+
+class VectorInputs:
+    """Reads requests for one model.
+
+    Args:
+        pooling: what a request that names none gets; `rank` for a model that ranks.
+        size: numbers in a vector.
+        tokens_max: longest input.
+        rank_template: text with `{query}` and `{document}`; without one the pair is query, separator, document.
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, *, pooling: str, size: int, tokens_max: int, rank_template: str = ""
+    ) -> None:
+        self._vocabulary = vocabulary
+        self.pooling = pooling
+        self._size = size
+        self._tokens_max = tokens_max
+        self._rank_template = rank_template
+
+    def read(self, request: Embed) -> tuple[str, list[tuple[int, ...]]]:
+        """The pooling to use and the token ids of each input; for ranks, of each document with the query.
+
+        Raises:
+            PromptRefusal: the request cannot be served as it is.
+        """
+        pooling = request.pooling or self.pooling
+        self._check(pooling, request)
+        texts = request.inputs
+        inputs = self._pairs(texts[0], texts[1:]) if pooling == RANK else [self._ids(one) for one in texts]
+        for number, ids in enumerate(inputs):
+            if not ids or not all(0 <= token < self._vocabulary.size for token in ids):
+                raise _bad(f"input {number} is empty or has unknown tokens")
+            if len(ids) > self._tokens_max:
+                what = f"document {number} with the query" if pooling == RANK else f"input {number}"
+                detail = f"{what} has {len(ids)} tokens; the context holds {self._tokens_max}"
+                raise PromptRefusal(RefusalReason.TOO_LONG, detail, prompt_tokens=len(ids))
+        rows = sum(map(len, inputs)) if pooling == "none" else len(inputs)
+        if rows * self._size * 4 > VECTOR_BYTES_MAX:
+            raise _bad(
+                f"{rows} vectors of {self._size} numbers are more than the {VECTOR_BYTES_MAX} bytes of one answer: "
+                "send fewer inputs"
+            )
+        return pooling, inputs
+
+    def _check(self, pooling: str, request: Embed) -> None:
+        ranks = self.pooling == RANK
+        if (pooling == RANK) != ranks:
+            raise _bad(
+                "this model ranks documents and makes no vectors"
+                if ranks
+                else "this model does not rank documents: ask one that lists 'rerank' in /v1/models"
+            )
+        if not ranks and pooling not in POOLINGS:
+            raise _bad(f"pooling {pooling!r} is not one of {', '.join(POOLINGS)}")
+        least = 2 if ranks else 1
+        if not least <= len(request.inputs) <= INPUTS_MAX + least - 1:
+            raise _bad(f"{len(request.inputs)} inputs; {least} to {INPUTS_MAX + least - 1} are possible")
+
+    def _ids(self, given: str | tuple[int, ...]) -> tuple[int, ...]:
+        if not isinstance(given, str):
+            return given
+        return tuple(self._vocabulary.tokenise(given, special=False, add_ends=True))
+
+    def _pairs(self, query: str | tuple[int, ...], documents: Sequence[str | tuple[int, ...]]) -> list[tuple[int, ...]]:
+        texts = [text for text in (query, *documents) if isinstance(text, str)]
+        if len(texts) <= len(documents):
+            raise _bad("query and documents of a ranking are texts")
+        return [self._pair(texts[0], document) for document in texts[1:]]
+
+    def _pair(self, query: str, document: str) -> tuple[int, ...]:
+        """Query and document as the model was trained to see them; markers in either stay text."""
+        vocabulary, special = self._vocabulary, self._vocabulary.special
+        if self._rank_template:
+            split = unused_character((self._rank_template, query, document))
+            defuse = vocabulary.markers.defuse
+            before, _, rest = self._rank_template.partition("{query}")
+            between, _, after = rest.partition("{document}")
+            text = before + defuse(query, split) + between + defuse(document, split) + after
+            return tuple(vocabulary.tokenise_prompt(text, split))
+        begin = (special.bos,) if special.adds_bos else ()
+        end = (special.eos if special.eos >= 0 else special.sep,) if special.adds_eos else ()
+        separator = (special.sep,) if special.adds_sep else ()
+        first, second = (vocabulary.tokenise(text, special=False) for text in (query, document))
+        return (*begin, *first, *end, *separator, *second, *end)
+
+
+def _bad(detail: str) -> PromptRefusal:
+    return PromptRefusal(RefusalReason.BAD_REQUEST, detail)

@@ -1,0 +1,191 @@
+"""The loop of a model that makes vectors or ranks documents and does not generate: worker.py's shape, another heart."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+import msgspec
+
+from saiserve import limits
+from saiserve.engines.llamacpp.embedding import QUEUE_MAX, Pending
+from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal
+from saiserve.engines.llamacpp.vector_context import VectorContext
+from saiserve.engines.llamacpp.vector_inputs import VectorInputs
+from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.messages import (
+    Cancel,
+    Count,
+    Counted,
+    Embed,
+    Failed,
+    FailureKind,
+    Generate,
+    Heartbeat,
+    Load,
+    RefusalReason,
+    Refused,
+)
+
+REPORT_NS = 100_000_000
+"""Between reports of load while there is work."""
+RATE_WEIGHT = 0.2
+"""Share of the newest batch in the running mean of the speed."""
+
+
+class VectorWorker:
+    """All requests of one such model, in order of arrival; short inputs of several requests share a batch."""
+
+    def __init__(
+        self, *, context: VectorContext, vocabulary: Vocabulary, reader: PromptReader, inputs: VectorInputs
+    ) -> None:
+        self._context = context
+        self._vocabulary = vocabulary
+        self._reader = reader
+        self._inputs = inputs
+        self._waiting: deque[Pending] = deque()
+        self._out: list[msgspec.Struct] = []
+        self._reported_at = 0
+        self._steps = 0
+        self._tokens = 0
+        self.rate = 0.0
+        """Tokens per second."""
+
+    def take_messages(self) -> list[msgspec.Struct]:
+        """Messages to send, in order; each is given once."""
+        messages, self._out = self._out, []
+        return messages
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has something to compute."""
+        return bool(self._waiting)
+
+    def handle(self, message: Generate | Cancel | Count | Embed, now: int) -> None:
+        """Take one message from the node."""
+        del now
+        match message:
+            case Generate():
+                what = "ranks documents (/v1/rerank)" if self._context.ranks else "makes vectors (/v1/embeddings)"
+                self._refuse(message.id, RefusalReason.BAD_REQUEST, f"this model {what}; it does not generate text")
+            case Cancel():
+                self._cancel(message.id)
+            case Count():
+                self._count(message)
+            case Embed():
+                self._embed(message)
+
+    def _embed(self, request: Embed) -> None:
+        if len(self._waiting) >= QUEUE_MAX:
+            self._refuse(request.id, RefusalReason.BUSY, "the queue is full", retry_after_s=1.0)
+            return
+        try:
+            pooling, inputs = self._inputs.read(request)
+        except PromptRefusal as refusal:
+            self._refuse(request.id, refusal.reason, str(refusal), prompt_tokens=refusal.prompt_tokens)
+            return
+        self._waiting.append(Pending(request, pooling, deque(inputs), sum(map(len, inputs))))
+
+    def _cancel(self, request_id: str) -> None:
+        if self._waiting and self._waiting[0].request.id == request_id:
+            self._context.end()
+        self._waiting = deque(pending for pending in self._waiting if pending.request.id != request_id)
+
+    def _count(self, request: Count) -> None:
+        try:
+            prompt = self._reader.read(request.prompt)
+        except PromptRefusal as refusal:
+            self._refuse(request.id, refusal.reason, str(refusal))
+            return
+        self._out.append(
+            Counted(
+                request.id,
+                len(prompt.ids),
+                text=prompt.text if request.want_text else None,
+                ids=prompt.ids if request.want_tokens else None,
+                pieces=tuple(map(self._vocabulary.spelling, prompt.ids)) if request.want_tokens else None,
+            )
+        )
+
+    def step(self, now: int) -> bool:
+        """Compute one batch; False when there is nothing to do."""
+        if not self._waiting:
+            return False
+        batch = self._next_batch()
+        pieces = [(tokens, start) for _, tokens, start in batch]
+        began = time.perf_counter_ns()
+        results = self._context.compute(pieces)
+        elapsed_s = max(time.perf_counter_ns() - began, 1) / 1e9
+        if results is None:
+            self._fail(batch[0][0])
+            return True
+        tokens = sum(len(piece) for piece, _ in pieces)
+        self._steps += 1
+        self._tokens += tokens
+        rate = tokens / elapsed_s
+        self.rate = rate if self.rate == 0 else self.rate + RATE_WEIGHT * (rate - self.rate)
+        is_complete = [
+            pending.take(result, len(piece)) for (pending, piece, _), result in zip(batch, results, strict=True)
+        ]
+        if all(is_complete):
+            self._context.end()
+        while self._waiting and not self._waiting[0].inputs:
+            self._out.append(self._waiting.popleft().answer())
+        self.report(now)
+        return True
+
+    def _next_batch(self) -> list[tuple[Pending, tuple[int, ...], int]]:
+        """Inputs from the front of the queue, as many as fit; or a piece of the first."""
+        context = self._context
+        first = self._waiting[0]
+        if context.inputs_max == 1:
+            piece = first.inputs[0][first.done : first.done + context.rows_max]
+            return [(first, piece, first.done)]
+        batch: list[tuple[Pending, tuple[int, ...], int]] = []
+        left = context.rows_max
+        for pending in self._waiting:
+            for tokens in pending.inputs:
+                if len(tokens) > left or len(batch) == context.inputs_max:
+                    return batch
+                batch.append((pending, tokens, 0))
+                left -= len(tokens)
+        return batch
+
+    def _fail(self, pending: Pending) -> None:
+        self._waiting.remove(pending)
+        self._out.append(
+            Failed(pending.request.id, FailureKind.INTERNAL, "the model refused to compute this request's tokens")
+        )
+
+    def report(self, now: int) -> None:
+        """A heartbeat, at most every `REPORT_NS`."""
+        if now - self._reported_at < REPORT_NS:
+            return
+        self._reported_at = now
+        counters = {"steps": float(self._steps), "prefill_tokens": float(self._tokens)}
+        counters["embeddings_waiting"] = float(len(self._waiting))
+        self._out.append(Heartbeat(self._load(), self._steps, counters))
+
+    def _load(self) -> Load:
+        return Load(
+            lanes=1,
+            busy=min(1, len(self._waiting)),
+            queued=max(0, len(self._waiting) - 1),
+            queued_tokens=sum(sum(map(len, pending.inputs)) for pending in self._waiting),
+            prefill_rate=self.rate,
+        )
+
+    def _refuse(
+        self, request_id: str, reason: RefusalReason, detail: str, *, prompt_tokens: int = 0, retry_after_s: float = 0.0
+    ) -> None:
+        self._out.append(
+            Refused(
+                request_id,
+                reason,
+                detail,
+                self._load(),
+                prompt_tokens,
+                self._context.tokens_max,
+                min(retry_after_s, limits.QUEUE_S),
+            )
+        )
