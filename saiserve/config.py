@@ -10,26 +10,25 @@ import difflib
 import os
 import secrets
 import socket
-import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import platformdirs
 
-from saiserve.auth import ClientKey, parse_client_keys
+from saiserve import config_values as values
+from saiserve.auth import ClientKey
+from saiserve.config_file import read_file
+from saiserve.config_values import NAME_CHARACTERS_MAX, PORT_DEFAULT
 from saiserve.errors import SettingsError
 from saiserve.models.catalog import DEMO_MODEL
-from swimcluster.address import Address, parse_address
+from swimcluster.address import Address
 from swimcluster.errors import ConfigError
 
-PORT_DEFAULT: Final = 8081
 SECRET_CHARACTERS_STRONG: Final = 16
 """Shorter secrets draw a warning."""
-NAME_CHARACTERS_MAX: Final = 63
 
-FILE_DEFAULT: Final = "saiserve.toml"
 _OWN_PREFIXES: Final = ("CLUSTER_", "SAI_")
 """Variables of these prefixes are ours: one that resembles a setting is refused, any other warned of."""
 
@@ -62,7 +61,26 @@ class Settings:
     drain_s: float = 30.0
     hub_endpoint: str = ""
     hub_token: str = field(default="", repr=False)
+    models_on_demand: str = ""
+    keep_alive_s: float = 300.0
+    memory_mib: int = 0
+    kv_cells: int = 0
+    flash_attention: bool = True
+    gpu_devices: tuple[str, ...] = ()
+    gpu_split: str = "layer"
+    tensor_split: tuple[float, ...] = ()
+    numa: str = "off"
+    mmap: bool = True
+    mlock: bool = False
+    model_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Fields that the file's `[model.NAME]` tables set otherwise, by that name."""
     warnings: tuple[str, ...] = ()
+
+    def for_model(self, *names: str) -> Settings:
+        """The settings that hold for the model of this id or these aliases."""
+        folded = {name.casefold() for name in names}
+        own = next((table for name, table in self.model_tables.items() if name.casefold() in folded), None)
+        return self if own is None else replace(self, **own)
 
     @property
     def is_clustered(self) -> bool:
@@ -80,6 +98,8 @@ class Setting:
     meaning: str
     parse: Callable[[str], Any]
     secret: bool = False
+    per_model: bool = False
+    """Whether a `[model.NAME]` table of the file may set it for one model."""
 
     @property
     def flag(self) -> str:
@@ -87,112 +107,44 @@ class Setting:
         return "--" + self.name.lower().replace("_", "-")
 
 
-def _text(value: str) -> str:
-    return value.strip()
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(value: str) -> int:
-        try:
-            number = int(value.strip())
-        except ValueError:
-            raise SettingsError(f"must be a whole number from {low} to {high}, not {value!r}") from None
-        if not low <= number <= high:
-            raise SettingsError(f"must be from {low} to {high}, not {number}")
-        return number
-
-    return parse
-
-
-def _seconds(value: str) -> float:
-    try:
-        number = float(value.strip())
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= 86_400:
-        raise SettingsError(f"must be seconds from 0 to 86400, not {value!r}")
-    return number
-
-
-def _flag(value: str) -> bool:
-    match value.strip().lower():
-        case "1" | "true" | "yes" | "on":
-            return True
-        case "0" | "false" | "no" | "off" | "":
-            return False
-        case _:
-            raise SettingsError(f"must be 0 or 1, not {value!r}")
-
-
-def _choice(*words: str) -> Callable[[str], str]:
-    def parse(value: str) -> str:
-        word = value.strip().lower()
-        if word not in words:
-            raise SettingsError(f"must be one of {', '.join(words)}, not {value!r}")
-        return word
-
-    return parse
-
-
-def _name(value: str) -> str:
-    name = value.strip()
-    if len(name) > NAME_CHARACTERS_MAX or any(not (c.isalnum() or c in "._-") or not c.isascii() for c in name):
-        raise SettingsError(f"must be at most {NAME_CHARACTERS_MAX} letters, digits, '.', '_' or '-', not {value!r}")
-    return name
-
-
-def _address(value: str) -> Address | None:
-    return parse_address(value, default_port=PORT_DEFAULT) if value.strip() else None
-
-
-def _addresses(value: str) -> tuple[Address, ...]:
-    return tuple(parse_address(part, default_port=PORT_DEFAULT) for part in value.split(",") if part.strip())
-
-
-def _secrets(value: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in value.split(",") if part.strip())
-
-
-def _client_keys(value: str) -> tuple[ClientKey, ...]:
-    try:
-        keys = parse_client_keys(value)
-    except SettingsError as error:
-        raise SettingsError(str(error).removeprefix("API_KEY: ").removesuffix(".")) from None
-    if len({key.name for key in keys}) < len(keys):
-        raise SettingsError("gives two keys the same name: rename one")
-    return keys
-
-
-def _path(value: str) -> Path:
-    return Path(value).expanduser() if value.strip() else Path()
-
-
 SETTINGS: Final[tuple[Setting, ...]] = (
-    Setting("HOST", "host", "0.0.0.0", "address to listen on", _text),  # noqa: S104
-    Setting("PORT", "port", str(PORT_DEFAULT), "port for clients and other nodes", _whole(1, 65535)),
-    Setting("NODE_NAME", "node_name", "", "name of this member; default: the hostname, with -PORT unless it is 8081", _name),
-    Setting("API_KEY", "api_keys", "", "client keys, comma-separated, each optionally name:key; default: a random one, shown once", _client_keys, secret=True),
-    Setting("MODELS", "models", DEMO_MODEL, "models to serve: ids, aliases, paths, URLs, hub references; none for a node without engine", _text),
-    Setting("CLUSTER_ADVERTISE", "cluster_advertise", "", "host:port other nodes use for this one; default: a routable address of this host", _address),
-    Setting("CLUSTER_SEED", "cluster_seeds", "", "addresses or names of nodes to join, comma-separated; default: none, a first node", _addresses),
-    Setting("CLUSTER_SECRET", "cluster_secrets", "", "shared by all nodes; new,old while rotating; default: none, a single box", _secrets, secret=True),
-    Setting("CLUSTER_NAME", "cluster_name", "default", "clusters of different names never mix", _name),
-    Setting("CLUSTER_TRANSPORT", "cluster_transport", "tcp", "tcp: gossip over PORT as HTTP; udp: datagrams on the same port number", _choice("tcp", "udp")),
-    Setting("STATE_DIR", "state_dir", "", "folder for what must survive a restart; default: the platform's state folder", _path),
-    Setting("MODEL_DIR", "model_dir", "", "folder for fetched models; default: the platform's cache folder", _path),
-    Setting("SAI_ROUTE_LOG", "route_log", "0", "1: one log line per routed request", _flag),
-    Setting("LOG_LEVEL", "log_level", "info", "debug, info, warning or error", _choice("debug", "info", "warning", "error")),
-    Setting("CONTEXT_TOKENS", "context_tokens", "0", "longest conversation in tokens; 0: what the model was made for, at most 8192", _whole(0, 1 << 24)),
-    Setting("LANES", "lanes", "0", "streams served at once; 0: measured when the model loads", _whole(0, 64)),
-    Setting("THREADS", "threads", "0", "engine threads; 0: all cores", _whole(0, 1024)),
-    Setting("KV_TYPE", "kv_type", "f16", "precision of the KV cache: f16, q8_0 or q4_0", _choice("f16", "q8_0", "q4_0")),
-    Setting("GPU_LAYERS", "gpu_layers", "0", "layers to put on a GPU; -1: all", _whole(-1, 1000)),
-    Setting("CACHE_MIB", "cache_mib", "1024", "host memory for parked conversation prefixes, MiB for each model", _whole(0, 1 << 20)),
-    Setting("DRAIN_S", "drain_s", "30", "seconds that running requests may take to end after SIGTERM", _seconds),
-    Setting("HF_ENDPOINT", "hub_endpoint", "", "hub to fetch models from, when not the public one", _text),
-    Setting("HF_TOKEN", "hub_token", "", "token for models that need one", _text, secret=True),
+    Setting("HOST", "host", "0.0.0.0", "address to listen on", values.text),  # noqa: S104
+    Setting("PORT", "port", str(PORT_DEFAULT), "port for clients and other nodes", values.whole(1, 65535)),
+    Setting("NODE_NAME", "node_name", "", "name of this member; default: the hostname, with -PORT unless it is 8081", values.member_name),
+    Setting("API_KEY", "api_keys", "", "client keys, comma-separated, each optionally name:key; default: a random one, shown once", values.client_keys, secret=True),
+    Setting("MODELS", "models", DEMO_MODEL, "models to serve: ids, aliases, paths, URLs, hub references; none for a node without engine", values.text),
+    Setting("MODELS_ON_DEMAND", "models_on_demand", "", "models to load when they are asked for, written as in MODELS, which is none by default then", values.text),
+    Setting("KEEP_ALIVE_S", "keep_alive_s", "300", "seconds after its last use until a model loaded on demand is unloaded; 0: never", values.seconds, per_model=True),
+    Setting("MEMORY_MIB", "memory_mib", "0", "memory for all models together, MiB; 0: four fifths of the machine's, or of its cgroup limit", values.whole(0, 1 << 30)),
+    Setting("CLUSTER_ADVERTISE", "cluster_advertise", "", "host:port other nodes use for this one; default: a routable address of this host", values.address),
+    Setting("CLUSTER_SEED", "cluster_seeds", "", "addresses or names of nodes to join, comma-separated; default: none, a first node", values.addresses),
+    Setting("CLUSTER_SECRET", "cluster_secrets", "", "shared by all nodes; new,old while rotating; default: none, a single box", values.secret_list, secret=True),
+    Setting("CLUSTER_NAME", "cluster_name", "default", "clusters of different names never mix", values.member_name),
+    Setting("CLUSTER_TRANSPORT", "cluster_transport", "tcp", "tcp: gossip over PORT as HTTP; udp: datagrams on the same port number", values.choice("tcp", "udp")),
+    Setting("STATE_DIR", "state_dir", "", "folder for what must survive a restart; default: the platform's state folder", values.path),
+    Setting("MODEL_DIR", "model_dir", "", "folder for fetched models; default: the platform's cache folder", values.path),
+    Setting("SAI_ROUTE_LOG", "route_log", "0", "1: one log line per routed request", values.flag),
+    Setting("LOG_LEVEL", "log_level", "info", "debug, info, warning or error", values.choice("debug", "info", "warning", "error")),
+    Setting("CONTEXT_TOKENS", "context_tokens", "0", "longest conversation in tokens; 0: what the model was made for, at most 8192", values.whole(0, 1 << 24), per_model=True),
+    Setting("LANES", "lanes", "0", "streams served at once; 0: measured when the model loads", values.whole(0, 64), per_model=True),
+    Setting("THREADS", "threads", "0", "engine threads; 0: all cores", values.whole(0, 1024), per_model=True),
+    Setting("KV_TYPE", "kv_type", "f16", "precision of the KV cache: f16, q8_0 or q4_0", values.choice("f16", "q8_0", "q4_0"), per_model=True),
+    Setting("KV_CELLS", "kv_cells", "0", "KV cells that all streams of a model share, in tokens; 0: 16384, or one whole conversation", values.whole(0, 1 << 26), per_model=True),
+    Setting("FLASH_ATTENTION", "flash_attention", "1", "0: attention in 32 bits, slower; a quantised KV cache needs 1", values.flag, per_model=True),
+    Setting("GPU_LAYERS", "gpu_layers", "0", "layers to put on a GPU; -1: all", values.whole(-1, 1000), per_model=True),
+    Setting("GPU_DEVICES", "gpu_devices", "", "devices to use, by llama.cpp's names, comma-separated; default: all", values.words, per_model=True),
+    Setting("GPU_SPLIT", "gpu_split", "layer", "how devices share a model: none, layer or row", values.choice("none", "layer", "row"), per_model=True),
+    Setting("TENSOR_SPLIT", "tensor_split", "", "share of each device, such as 3,1; default: by free memory", values.shares, per_model=True),
+    Setting("NUMA", "numa", "off", "how to use NUMA nodes: off, distribute, isolate or numactl", values.choice("off", "distribute", "isolate", "numactl"), per_model=True),
+    Setting("MMAP", "mmap", "1", "0: read weights into memory instead of mapping the file", values.flag, per_model=True),
+    Setting("MLOCK", "mlock", "0", "1: keep weights in RAM, never swapped; the process must be allowed to", values.flag, per_model=True),
+    Setting("CACHE_MIB", "cache_mib", "1024", "host memory for parked conversation prefixes, MiB for each model", values.whole(0, 1 << 20), per_model=True),
+    Setting("DRAIN_S", "drain_s", "30", "seconds that running requests may take to end after SIGTERM", values.seconds),
+    Setting("HF_ENDPOINT", "hub_endpoint", "", "hub to fetch models from, when not the public one", values.text),
+    Setting("HF_TOKEN", "hub_token", "", "token for models that need one", values.text, secret=True),
 )  # fmt: skip
 
+_DEFAULT: Final = "its default"
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
 
 
@@ -203,17 +155,22 @@ def load_settings(environment: Mapping[str, str], flags: Mapping[str, str], file
         SettingsError: the first fault found, naming the setting, where it came from and the mend.
     """
     warnings: list[str] = []
-    from_file = _read_file(file)
+    from_file, tables = read_file(file, _BY_NAME)
     _refuse_slips(environment, warnings)
-    values: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
+    defaulted: dict[str, bool] = {}
     for setting in SETTINGS:
         text, origin = _pick(setting, flags, environment, from_file)
+        defaulted[setting.name] = origin == _DEFAULT
         try:
-            values[setting.field] = setting.parse(text)
+            parsed[setting.field] = setting.parse(text)
         except (SettingsError, ConfigError) as error:
             # A secret's text must not be quoted.
             raise SettingsError(f"{setting.name} (from {origin}) {_hide(error, text, setting)}") from None
-    return _finish(values, warnings)
+    if parsed["models_on_demand"] and defaulted["MODELS"]:
+        parsed["models"] = "none"
+    parsed["model_tables"] = tables
+    return _finish(parsed, warnings)
 
 
 def _pick(
@@ -225,42 +182,12 @@ def _pick(
         return environment[setting.name], "the environment"
     if setting.name in file:
         return file[setting.name], "the file"
-    return setting.default, "its default"
+    return setting.default, _DEFAULT
 
 
 def _hide(error: Exception, text: str, setting: Setting) -> str:
     message = str(error)
     return message.replace(text, "(hidden)") if setting.secret and text else message
-
-
-def _read_file(path: Path | None) -> dict[str, str]:
-    if path is None:
-        path = Path(FILE_DEFAULT)
-        if not path.exists():
-            return {}
-    try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
-    result: dict[str, str] = {}
-    for key, value in table.items():
-        name = key.upper()
-        if name not in _BY_NAME:
-            raise SettingsError(f"{path}: {key!r} is no setting{_did_you_mean(name)}")
-        if isinstance(value, bool):
-            result[name] = "1" if value else "0"
-        elif isinstance(value, list):
-            result[name] = ",".join(str(item) for item in value)
-        elif isinstance(value, (str, int, float)):
-            result[name] = str(value)
-        else:
-            raise SettingsError(f"{path}: {key} must be a text, a number, true, false or a list")
-    return result
-
-
-def _did_you_mean(name: str) -> str:
-    close = difflib.get_close_matches(name, list(_BY_NAME), n=1, cutoff=0.75)
-    return f": did you mean {close[0]}?" if close else f"; known are {', '.join(_BY_NAME)}"
 
 
 def _refuse_slips(environment: Mapping[str, str], warnings: list[str]) -> None:
@@ -279,23 +206,23 @@ def _refuse_slips(environment: Mapping[str, str], warnings: list[str]) -> None:
             warnings.append(f"{name} is set but is no setting of this server; {close[0]} is")
 
 
-def _finish(values: dict[str, Any], warnings: list[str]) -> Settings:
-    if not values["api_keys"]:
-        values["api_keys"] = (ClientKey("key1", f"sai-{secrets.token_urlsafe(24)}".encode()),)
-        values["api_key_generated"] = True
-    if not values["node_name"]:
-        values["node_name"] = default_node_name(values["port"])
-    values["state_dir"] = (
-        values["state_dir"] if values["state_dir"] != Path() else platformdirs.user_state_path("saiserve")
+def _finish(parsed: dict[str, Any], warnings: list[str]) -> Settings:
+    if not parsed["api_keys"]:
+        parsed["api_keys"] = (ClientKey("key1", f"sai-{secrets.token_urlsafe(24)}".encode()),)
+        parsed["api_key_generated"] = True
+    if not parsed["node_name"]:
+        parsed["node_name"] = default_node_name(parsed["port"])
+    parsed["state_dir"] = (
+        parsed["state_dir"] if parsed["state_dir"] != Path() else platformdirs.user_state_path("saiserve")
     )
-    values["model_dir"] = (
-        values["model_dir"] if values["model_dir"] != Path() else platformdirs.user_cache_path("saiserve") / "models"
+    parsed["model_dir"] = (
+        parsed["model_dir"] if parsed["model_dir"] != Path() else platformdirs.user_cache_path("saiserve") / "models"
     )
-    if values["cluster_secrets"] and values["cluster_advertise"] is None:
-        values["cluster_advertise"] = Address(routable_host(values["host"]), values["port"])
-    settings = Settings(**values)
+    if parsed["cluster_secrets"] and parsed["cluster_advertise"] is None:
+        parsed["cluster_advertise"] = Address(routable_host(parsed["host"]), parsed["port"])
+    settings = Settings(**parsed)
     _check(settings, warnings)
-    return Settings(**values, warnings=tuple(warnings))
+    return Settings(**parsed, warnings=tuple(warnings))
 
 
 def _check(settings: Settings, warnings: list[str]) -> None:
@@ -305,6 +232,9 @@ def _check(settings: Settings, warnings: list[str]) -> None:
         raise SettingsError("API_KEY equals CLUSTER_SECRET: clients could then speak as nodes; choose different values")
     if settings.cluster_seeds and not settings.cluster_secrets:
         raise SettingsError("CLUSTER_SEED is set but CLUSTER_SECRET is not: give this node the cluster's secret")
+    _check_engine(settings, "", warnings)
+    for name in settings.model_tables:
+        _check_engine(settings.for_model(name), f" for {name}", warnings)
     advertise = settings.cluster_advertise
     if advertise is not None and advertise.is_unspecified:
         raise SettingsError(
@@ -312,11 +242,27 @@ def _check(settings: Settings, warnings: list[str]) -> None:
         )
     if advertise is not None and not settings.cluster_secrets:
         warnings.append("CLUSTER_ADVERTISE is set but CLUSTER_SECRET is not: this node stays a single box")
-    for name, values in (("API_KEY", client_secrets), ("CLUSTER_SECRET", settings.cluster_secrets)):
-        if any(len(value) < SECRET_CHARACTERS_STRONG for value in values):
+    for name, given in (("API_KEY", client_secrets), ("CLUSTER_SECRET", settings.cluster_secrets)):
+        if any(len(value) < SECRET_CHARACTERS_STRONG for value in given):
             warnings.append(
                 f"{name} has under {SECRET_CHARACTERS_STRONG} characters and can be guessed: use a longer one"
             )
+
+
+def _check_engine(settings: Settings, whose: str, warnings: list[str]) -> None:
+    """The same for what an engine is told; `whose` says for which model, when not for all."""
+    if settings.kv_type != "f16" and not settings.flash_attention:
+        raise SettingsError(
+            f"KV_TYPE is {settings.kv_type}{whose} but FLASH_ATTENTION is 0: a quantised cache needs flash attention; "
+            "set FLASH_ATTENTION=1 or KV_TYPE=f16"
+        )
+    if 0 < settings.kv_cells < settings.context_tokens:
+        raise SettingsError(
+            f"KV_CELLS is {settings.kv_cells}{whose}, less than one conversation of CONTEXT_TOKENS "
+            f"({settings.context_tokens}): raise it or lower CONTEXT_TOKENS"
+        )
+    if not settings.gpu_layers and (settings.gpu_devices or settings.tensor_split):
+        warnings.append(f"GPU_DEVICES and TENSOR_SPLIT do nothing{whose} while GPU_LAYERS is 0")
 
 
 def default_node_name(port: int) -> str:

@@ -36,6 +36,28 @@ def test_a_flag_outranks_the_environment_and_that_the_file(tmp_path: Path) -> No
     assert (merged.port, merged.host, merged.models, merged.route_log) == (1003, "::1", "4b,27b", True)
 
 
+def test_a_model_may_have_settings_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "saiserve.toml"
+    file.write_text('kv_type = "q8_0"\n[model."4b"]\nlanes = 2\nmlock = true\ntensor_split = [3, 1]\n', "utf-8")
+    node = settings({"LANES": "9"}, file)
+    own, other = node.for_model("q35-4b", "4B"), node.for_model("q35")
+    assert (own.lanes, own.mlock, own.tensor_split, own.kv_type) == (2, True, (3.0, 1.0), "q8_0")
+    assert other == node
+    assert (node.lanes, node.mlock) == (9, False)
+
+
+def test_contradictions_of_one_model_name_it(tmp_path: Path) -> None:
+    file = tmp_path / "saiserve.toml"
+    file.write_text('[model."4b"]\nkv_type = "q4_0"\nflash_attention = false\n', "utf-8")
+    with pytest.raises(SettingsError, match="KV_TYPE is q4_0 for 4b but FLASH_ATTENTION is 0"):
+        settings({}, file)
+
+
+def test_a_node_told_only_what_to_load_on_demand_loads_nothing_at_start() -> None:
+    assert settings({"MODELS_ON_DEMAND": "4b,27b"}).models == "none"
+    assert settings({"MODELS_ON_DEMAND": "4b", "MODELS": "smollm2"}).models == "smollm2"
+
+
 def test_two_variables_make_a_single_box_a_seed() -> None:
     seed = settings({"CLUSTER_SECRET": STRONG, "CLUSTER_ADVERTISE": "10.0.0.10:8081"})
     assert seed.is_clustered
@@ -86,6 +108,15 @@ def test_the_node_is_named_after_host_and_unusual_port() -> None:
         ({"API_KEY": "a:x1,a:x2"}, "API_KEY .*same name"),
         ({"LANES": "-1"}, "LANES .*from 0"),
         ({"DRAIN_S": "soon"}, "DRAIN_S .*seconds"),
+        ({"KV_TYPE": "q5_1"}, "KV_TYPE .*f16, q8_0, q4_0"),
+        ({"KV_TYPE": "q8_0", "FLASH_ATTENTION": "0"}, "KV_TYPE is q8_0 but FLASH_ATTENTION is 0: .*KV_TYPE=f16"),
+        ({"KV_CELLS": "1000", "CONTEXT_TOKENS": "2000"}, "KV_CELLS is 1000, less than one conversation"),
+        ({"NUMA": "mirror"}, "NUMA .*off, distribute, isolate, numactl"),
+        ({"GPU_SPLIT": "rows"}, "GPU_SPLIT .*none, layer, row"),
+        ({"TENSOR_SPLIT": "3,x"}, "TENSOR_SPLIT .*numbers such as 3,1"),
+        ({"TENSOR_SPLIT": "0,0"}, "TENSOR_SPLIT .*not all 0"),
+        ({"MLOCK": "2"}, "MLOCK .*0 or 1"),
+        ({"KEEP_ALIVE_S": "-1"}, "KEEP_ALIVE_S .*seconds"),
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(environment: dict[str, str], words: str) -> None:
@@ -102,6 +133,7 @@ def test_a_wrong_setting_is_refused_by_name(environment: dict[str, str], words: 
         ({"API_KEYS": STRONG}, "API_KEYS is set but is no setting"),
         ({"MODEL": "4b"}, "MODEL is set but is no setting of this server; MODELS is"),
         ({"CLUSTER_PEERS": "10.0.0.1:1"}, "CLUSTER_PEERS is set but is no setting"),
+        ({"TENSOR_SPLIT": "3,1"}, "do nothing while GPU_LAYERS is 0"),
     ],
 )
 def test_a_weak_or_idle_setting_draws_a_warning(environment: dict[str, str], words: str) -> None:
@@ -124,6 +156,10 @@ def test_a_good_setup_draws_no_warning() -> None:
         ("port = [", "cannot be read"),
         ("[port]\na = 1", "must be a text"),
         ("zzz = 1", "known are"),
+        ("model = 3", "settings of one model as a table"),
+        ('[model."4b"]\nkv_typ = "f16"', r'\[model."4b"\]: .kv_typ. is no setting: did you mean KV_TYPE'),
+        ('[model."4b"]\nport = 1', r'\[model."4b"\]: .port. is no setting'),
+        ('[model."4b"]\nlanes = 99', r'\[model."4b"\]: lanes must be from 0 to 64'),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_name(tmp_path: Path, text: str, words: str) -> None:

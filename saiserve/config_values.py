@@ -1,0 +1,128 @@
+"""How the text of one setting becomes a value, or a sentence that says what it must be.
+
+The caller puts the setting's name and origin in front of the sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from saiserve.auth import ClientKey, parse_client_keys
+from saiserve.errors import SettingsError
+from swimcluster.address import Address, parse_address
+
+PORT_DEFAULT: Final = 8081
+NAME_CHARACTERS_MAX: Final = 63
+SHARES_MAX: Final = 64
+
+
+def text(value: str) -> str:
+    """A text without blanks around it."""
+    return value.strip()
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """Whole numbers in a range, its ends included."""
+
+    def parse(value: str) -> int:
+        try:
+            number = int(value.strip())
+        except ValueError:
+            raise SettingsError(f"must be a whole number from {low} to {high}, not {value!r}") from None
+        if not low <= number <= high:
+            raise SettingsError(f"must be from {low} to {high}, not {number}")
+        return number
+
+    return parse
+
+
+def seconds(value: str) -> float:
+    """A span of at most a day, in seconds."""
+    try:
+        number = float(value.strip())
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 86_400:
+        raise SettingsError(f"must be seconds from 0 to 86400, not {value!r}")
+    return number
+
+
+def flag(value: str) -> bool:
+    """Yes or no."""
+    match value.strip().lower():
+        case "1" | "true" | "yes" | "on":
+            return True
+        case "0" | "false" | "no" | "off" | "":
+            return False
+        case _:
+            raise SettingsError(f"must be 0 or 1, not {value!r}")
+
+
+def choice(*words: str) -> Callable[[str], str]:
+    """One word of several, in any case."""
+
+    def parse(value: str) -> str:
+        word = value.strip().lower()
+        if word not in words:
+            raise SettingsError(f"must be one of {', '.join(words)}, not {value!r}")
+        return word
+
+    return parse
+
+
+def member_name(value: str) -> str:
+    """A member's name; empty stays empty."""
+    name = value.strip()
+    if len(name) > NAME_CHARACTERS_MAX or any(not (c.isalnum() or c in "._-") or not c.isascii() for c in name):
+        raise SettingsError(f"must be at most {NAME_CHARACTERS_MAX} letters, digits, '.', '_' or '-', not {value!r}")
+    return name
+
+
+def address(value: str) -> Address | None:
+    """host:port, None when empty."""
+    return parse_address(value, default_port=PORT_DEFAULT) if value.strip() else None
+
+
+def addresses(value: str) -> tuple[Address, ...]:
+    """Addresses, comma-separated."""
+    return tuple(parse_address(part, default_port=PORT_DEFAULT) for part in value.split(",") if part.strip())
+
+
+def secret_list(value: str) -> tuple[str, ...]:
+    """Secrets, comma-separated."""
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def client_keys(value: str) -> tuple[ClientKey, ...]:
+    """Client keys, each optionally `name:key`."""
+    try:
+        keys = parse_client_keys(value)
+    except SettingsError as error:
+        raise SettingsError(str(error).removeprefix("API_KEY: ").removesuffix(".")) from None
+    if len({key.name for key in keys}) < len(keys):
+        raise SettingsError("gives two keys the same name: rename one")
+    return keys
+
+
+def path(value: str) -> Path:
+    """A path; `~` is the home folder, empty the empty path."""
+    return Path(value).expanduser() if value.strip() else Path()
+
+
+def words(value: str) -> tuple[str, ...]:
+    """Words, comma-separated."""
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def shares(value: str) -> tuple[float, ...]:
+    """Numbers from 0 up, comma-separated, not all 0."""
+    try:
+        numbers = tuple(float(part) for part in words(value))
+    except ValueError:
+        raise SettingsError(f"must be numbers such as 3,1, not {value!r}") from None
+    is_odd = any(not 0 <= number < 1e9 for number in numbers) or len(numbers) > SHARES_MAX
+    if numbers and (is_odd or not sum(numbers)):
+        raise SettingsError(f"must be at most {SHARES_MAX} numbers from 0 up, not all 0, not {value!r}")
+    return numbers
