@@ -20,6 +20,8 @@ SEEDS_MAX = 1024
 """Seeds and remembered addresses kept; further ones are ignored."""
 CHECKS_MAX = 256
 """Name checks remembered; the oldest makes room."""
+CHECK_HASTE = 5
+"""While a seed checks the holder of its name, a joiner asks again after 1/32 of a probe time-out, then 1/16, 1/8, 1/4, …"""
 VERDICT_S = 10.0
 """How long a verdict about a holder stands; then it is asked again."""
 
@@ -34,6 +36,7 @@ class Seed:
         self.is_pending = False
         self.is_self = False
         self.met: str | None = None
+        self._checks = 0
 
     def dial(self, now: int) -> None:
         """Ask to be let in, or to exchange state when this node is in already."""
@@ -52,7 +55,10 @@ class Seed:
             self.is_self = True
             self._end(now)
         elif first.verdict == Verdict.CHECKING:
-            core.timers.set(now + core.config.ns(core.config.probe_timeout_s) // 4, self.dial)
+            # A holder that is gone is known as such within a round trip; one that hangs, after the whole check.
+            wait = core.config.ns(core.config.probe_timeout_s) >> max(2, CHECK_HASTE - self._checks)
+            self._checks += 1
+            core.timers.set(now + wait, self.dial)
         elif first.verdict == Verdict.HELD:
             holder = next((m for m in packet.messages if isinstance(m, Alive)), None)
             address = packet.address if holder is None else core.decoder.address(holder.host, holder.port)
@@ -73,6 +79,7 @@ class Seed:
 
     def _end(self, now: int) -> None:
         self.is_pending = False
+        self._checks = 0
         self._core.joiner.dial_ended(now, self)
 
 

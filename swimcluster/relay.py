@@ -6,6 +6,7 @@ from swimcluster.address import Address
 from swimcluster.codec import encode_message
 from swimcluster.core import Core
 from swimcluster.messages import Ack, Nack, NotMe, Packet, Ping, PingReq
+from swimcluster.timers import Timer
 
 RELAYS_MAX = 1024
 """Pings made for others at one time; further requests are dropped, and the asker's other relays answer."""
@@ -19,6 +20,7 @@ class Relay:
         self._request = request
         self._asker = asker
         self.sequence = 0
+        self.timers: list[Timer] = []
         self.is_over = False
 
     def acked(self, now: int, packet: Packet) -> None:
@@ -35,8 +37,7 @@ class Relay:
 
     def say_nack(self, now: int) -> None:
         """Tell the asker that this node is there and has heard nothing."""
-        if not self.is_over:
-            self._relays.core.send(self._asker, encode_message(Nack(self._request.sequence)))
+        self._relays.core.send(self._asker, encode_message(Nack(self._request.sequence)))
 
     def expire(self, now: int) -> None:
         """Stop waiting."""
@@ -66,12 +67,15 @@ class Relays:
         target = core.decoder.address(request.host, request.port)
         core.send(target, encode_message(Ping(relay.sequence, request.name, request.instance)))
         if config.nacks:
-            core.timers.set(now + config.ns(config.probe_timeout_s * config.nack_fraction), relay.say_nack)
-        core.timers.set(now + 2 * config.ns(config.probe_interval_s), relay.expire)
+            nack_at = now + config.ns(config.probe_timeout_s * config.nack_fraction)
+            relay.timers.append(core.timers.set(nack_at, relay.say_nack))
+        relay.timers.append(core.timers.set(now + 2 * config.ns(config.probe_interval_s), relay.expire))
 
     def end(self, relay: Relay) -> None:
         """Forget a relay; safe to call twice."""
         if not relay.is_over:
             relay.is_over = True
+            for timer in relay.timers:
+                timer.cancel()
             self.core.forget(relay.sequence)
             self._count -= 1
