@@ -38,7 +38,9 @@ class ErrorKind(enum.Enum):
     DRAINING = "draining"
     ENGINE_FAILED = "engine_failed"
     UPSTREAM_FAILED = "upstream_failed"
+    UPSTREAM_SAYS_NO = "upstream_says_no"
     TIMED_OUT = "timed_out"
+    NOT_SUPPORTED = "not_supported"
     INTERNAL = "internal"
 
 
@@ -85,7 +87,13 @@ ERRORS: dict[ErrorKind, ErrorRow] = {
     ErrorKind.DRAINING: ErrorRow(Fault.SERVER, 503, "server_error", "server_is_draining", "overloaded_error"),
     ErrorKind.ENGINE_FAILED: ErrorRow(Fault.SERVER, 500, "server_error", "engine_failed", "api_error"),
     ErrorKind.UPSTREAM_FAILED: ErrorRow(Fault.UPSTREAM, 502, "server_error", "upstream_failed", "api_error"),
+    ErrorKind.UPSTREAM_SAYS_NO: ErrorRow(
+        Fault.CLIENT, 400, "invalid_request_error", "upstream_refused", "invalid_request_error"
+    ),
     ErrorKind.TIMED_OUT: ErrorRow(Fault.SERVER, 504, "server_error", "timed_out", "timeout_error"),
+    ErrorKind.NOT_SUPPORTED: ErrorRow(
+        Fault.CLIENT, 501, "invalid_request_error", "not_supported", "invalid_request_error"
+    ),
     ErrorKind.INTERNAL: ErrorRow(Fault.SERVER, 500, "server_error", "internal_error", "api_error"),
 }
 

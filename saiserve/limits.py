@@ -24,6 +24,10 @@ STOP_STRING_BYTES_MAX: Final = 1_024
 """Bytes in one stop string."""
 CHOICES_MAX: Final = 16
 """Choices (`n`) in one request."""
+PROMPTS_MAX: Final = 64
+"""Prompts in one completions request; times `n` at most `PROMPT_CHOICES_MAX` answers."""
+PROMPT_CHOICES_MAX: Final = 128
+"""Answers of one completions request."""
 LOGIT_BIAS_MAX: Final = 1_024
 """Entries of one `logit_bias`."""
 TOOLS_MAX: Final = 256

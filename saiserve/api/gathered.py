@@ -9,6 +9,7 @@ from saiserve.chat.events import (
     AnswerFailed,
     ChoiceFinished,
     ReasoningDelta,
+    Relayed,
     Started,
     StopKind,
     TextDelta,
@@ -73,7 +74,7 @@ class GatheredAnswer:
                 choice.stop_string = event.stop_string
             case Usage():
                 self.usage = event
-            case Started() | AnswerFailed():
+            case Started() | AnswerFailed() | Relayed():
                 pass
 
 

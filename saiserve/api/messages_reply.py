@@ -32,6 +32,7 @@ STOP_REASONS: dict[StopKind, str] = {
     StopKind.STOP_STRING: "stop_sequence",
     StopKind.LENGTH: "max_tokens",
     StopKind.TOOL_CALLS: "tool_use",
+    StopKind.REFUSAL: "refusal",
 }
 SIGNATURE = "c2Fpc2VydmU="
 """Signs thinking blocks made here: opaque to clients, and recognisable as no signature of Anthropic's."""

@@ -13,6 +13,7 @@ FINISH_REASONS: dict[StopKind, str] = {
     StopKind.STOP_STRING: "stop",
     StopKind.LENGTH: "length",
     StopKind.TOOL_CALLS: "tool_calls",
+    StopKind.REFUSAL: "content_filter",
 }
 
 LOGPROB_FLOOR = -9999.0

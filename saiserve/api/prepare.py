@@ -59,7 +59,7 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
     Raises:
         ApiError: 400 for images sent to a model that cannot see.
     """
-    if card is None:
+    if card is None or card.is_fitted_later:
         return Prepared(request, _unparsed)
     _check_images(request, card)
     tool_format, is_native = _format(card)
@@ -77,6 +77,8 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
     if request.messages is not None and not is_native:
         messages = with_tools_as_text(request.messages, usable)
         prepared = replace(prepared, messages=messages, tools=())
+    if prepared != request:
+        prepared = replace(prepared, original=request)
     param = _CONSTRAINT_PARAMS[request.dialect] if constraint is request.constraint else "tools"
     return Prepared(prepared, parser, param if constraint is not None else "")
 

@@ -49,6 +49,10 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
 
 
+INCOMPLETE_REASONS = {StopKind.LENGTH: "max_output_tokens", StopKind.REFUSAL: "content_filter"}
+"""Ends that leave a response incomplete."""
+
+
 class ResponseEncoder:
     """One response: a stream's events, and in `final` the whole object once it has ended."""
 
@@ -242,10 +246,10 @@ class ResponseEncoder:
 
     def _finish(self, usage: Usage) -> bytes:
         closing = self._close()
-        is_cut = self._end is StopKind.LENGTH
-        body = self._response("incomplete" if is_cut else "completed", usage=usage_object(usage))
-        if is_cut:
-            body["incomplete_details"] = {"reason": "max_output_tokens"}
+        reason = INCOMPLETE_REASONS.get(self._end)
+        body = self._response("incomplete" if reason else "completed", usage=usage_object(usage))
+        if reason:
+            body["incomplete_details"] = {"reason": reason}
         return closing + self._last(f"response.{body['status']}", body)
 
     def _fail(self, error: ApiError) -> bytes:

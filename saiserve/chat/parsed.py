@@ -53,6 +53,8 @@ class AnswerParser:
     def __call__(self, event: AnswerEvent) -> list[AnswerEvent]:
         """Return the events one event becomes."""
         match event:
+            case TextDelta(is_parsed=True):
+                return [event]
             case TextDelta():
                 return self._text(event)
             case ToolCallStarted():

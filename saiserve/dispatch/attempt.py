@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from saiserve import limits
 from saiserve.engines.messages import (
     Accepted,
-    EngineReply,
     Failed,
     Finished,
     Progress,
     Refused,
     Tokens,
 )
+from saiserve.engines.spoken import SourceReply, Spoken
 
 NS = 1_000_000_000
 
@@ -61,14 +61,14 @@ _TERMINAL = frozenset(
 
 _RUNNING = (AttemptState.ACCEPTED, AttemptState.FIRST_TOKEN, AttemptState.STREAMING)
 
-_NEXT: dict[tuple[AttemptState, type[EngineReply]], AttemptState] = {
+_NEXT: dict[tuple[AttemptState, type[SourceReply]], AttemptState] = {
     (AttemptState.SENT, Accepted): AttemptState.ACCEPTED,
     (AttemptState.SENT, Refused): AttemptState.REFUSED,
     (AttemptState.SENT, Progress): AttemptState.SENT,
     (AttemptState.SENT, Failed): AttemptState.CRASHED,
-    (AttemptState.ACCEPTED, Tokens): AttemptState.FIRST_TOKEN,
-    (AttemptState.FIRST_TOKEN, Tokens): AttemptState.STREAMING,
-    (AttemptState.STREAMING, Tokens): AttemptState.STREAMING,
+    **{(AttemptState.ACCEPTED, said): AttemptState.FIRST_TOKEN for said in (Tokens, Spoken)},
+    **{(AttemptState.FIRST_TOKEN, said): AttemptState.STREAMING for said in (Tokens, Spoken)},
+    **{(AttemptState.STREAMING, said): AttemptState.STREAMING for said in (Tokens, Spoken)},
     **{(state, Progress): state for state in _RUNNING},
     **{(state, Finished): AttemptState.FINISHED for state in _RUNNING},
     **{(state, Failed): AttemptState.CRASHED for state in _RUNNING},
@@ -84,6 +84,13 @@ class Deadlines:
     accepted: int = int(limits.ACCEPTED_S * NS)
     progress: int = int(limits.PROGRESS_S * NS)
     progress_when_dead: int = int(limits.PROGRESS_WHEN_DEAD_S * NS)
+
+    @staticmethod
+    def upstream() -> Deadlines:
+        """Those of an upstream: it may say nothing before it has the whole answer, and no member stands for it."""
+        silence = int(limits.UPSTREAM_SILENCE_S * NS)
+        connect = int(limits.UPSTREAM_CONNECT_S * NS)
+        return Deadlines(connect, int(limits.UPSTREAM_FIRST_S * NS), silence, silence)
 
 
 class Attempt:
@@ -127,7 +134,7 @@ class Attempt:
         if self.state is AttemptState.QUEUED:
             self.state, self._since, self.was_sent = AttemptState.SENT, now, True
 
-    def receive(self, now: int, message: EngineReply) -> bool:
+    def receive(self, now: int, message: SourceReply) -> bool:
         """Take a message. True when it is this attempt's and counts; False when it is late, foreign or out of order."""
         if self.is_over or message.id != self.id:
             return False
@@ -147,7 +154,7 @@ class Attempt:
                 self.finished = message
             case Failed():
                 self.failed, self.detail = message, f"{message.kind}: {message.detail}"
-            case Progress():
+            case Progress() | Spoken():
                 pass
         return True
 

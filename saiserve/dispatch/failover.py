@@ -13,11 +13,13 @@ import msgspec
 
 from saiserve import limits
 from saiserve.dispatch.attempt import NS, Attempt, AttemptState, Deadlines
-from saiserve.dispatch.refusals import final_error
+from saiserve.dispatch.refusals import final_error, upstream_error
 from saiserve.engines.messages import FinishReason, Generate, RefusalReason, Refused, Tokens
+from saiserve.engines.spoken import Spoken
 from saiserve.errors import ApiError, ErrorKind
 from saiserve.routing.candidate import Candidate, Placement
 
+_BYTES_PER_TOKEN = 4
 _WAIT_FIRST = NS // 20
 _WAIT_MAX = 2 * NS
 _TRACE_MAX = 64
@@ -89,6 +91,8 @@ class Failover:
     def __init__(self, template: Generate, *, now: int, deadlines: Deadlines | None = None) -> None:
         self.tokens: list[int] = []
         """Every token of the answer so far, wherever it was made."""
+        self.is_spoken = False
+        """An upstream has begun to answer: nothing can go on from there."""
         self.attempts = 0
         """Attempts that count: all but harmless refusals."""
         self.prompt_tokens = 0
@@ -102,6 +106,12 @@ class Failover:
         self._slate: tuple[Candidate, ...] = ()
         self._asked: set[str] = set()
         self._failed: dict[str, int] = {}
+        self._out: set[str] = set()
+        """Upstream candidates that are not asked again."""
+        self._told: ApiError | None = None
+        """What the last of them said."""
+        self._spoken_bytes = 0
+        self._spoken_tokens: int | None = None
         self._busy: Refused | None = None
         self._current: Start | None = None
         self._last: Attempt | None = None
@@ -150,6 +160,20 @@ class Failover:
         """Count tokens of the current attempt, already checked by it."""
         self.tokens.extend(message.ids)
 
+    def hear(self, message: Spoken) -> None:
+        """An upstream said something; how many tokens it was is told at the end only."""
+        self.is_spoken = True
+        self._spoken_bytes += sum(
+            len(getattr(event, "text", getattr(event, "arguments", ""))) for event in message.events
+        )
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens of the answer so far; of an upstream's by estimate until it has told."""
+        if self._spoken_tokens is not None:
+            return self._spoken_tokens
+        return self._spoken_bytes // _BYTES_PER_TOKEN if self.is_spoken else len(self.tokens)
+
     def finish(self, done: Done) -> None:
         """The entry node itself ended the answer (a stop string)."""
         self._done = done
@@ -194,7 +218,11 @@ class Failover:
         self._record(attempt, candidate)
         if attempt.state is AttemptState.FINISHED:
             assert attempt.finished is not None
-            if attempt.tokens == len(self.tokens):
+            if self.is_spoken:
+                self._spoken_tokens = attempt.finished.completion_tokens
+                self.prompt_tokens = attempt.finished.prompt_tokens or self.prompt_tokens
+                self.cached_tokens = attempt.finished.cached_tokens
+            elif attempt.tokens == len(self.tokens):
                 self.cached_tokens = max(self.cached_tokens, attempt.finished.cached_tokens)
             self._done = self._done or Done(attempt.finished.reason, attempt.finished.stop_string)
         elif attempt.state is AttemptState.REFUSED:
@@ -208,6 +236,11 @@ class Failover:
         if refused.reason in _ELSEWHERE:
             self._busy = refused
             return
+        told = upstream_error(refused)
+        if told is not None:
+            self._told = told
+            self._out.add(candidate.id)
+            return
         error = final_error(refused)
         if error is None or (self.tokens and refused.reason is RefusalReason.TOO_LONG):
             self._failed[candidate.id] = now
@@ -218,6 +251,11 @@ class Failover:
     def _broke(self, attempt: Attempt, candidate: Candidate, now: int) -> None:
         self.attempts += 1
         self._failed[candidate.id] = now
+        if candidate.placement is Placement.UPSTREAM:
+            # Whether it did the work and counts it is unknown: it is not asked to do it twice.
+            self._out.add(candidate.id)
+            self._told = ApiError(ErrorKind.UPSTREAM_FAILED, _words(attempt))
+            return
         self._be_patient(now)
         if attempt.is_suspicious:
             self.crashes += 1
@@ -234,13 +272,16 @@ class Failover:
     def _pick(self, now: int) -> Candidate | None:
         if len(self._asked) >= limits.ATTEMPTS_MAX:
             return None
-        open_ones = [c for c in self._slate if c.id not in self._asked and self._may_continue(c)]
+        asked = self._asked | self._out
+        open_ones = [c for c in self._slate if c.id not in asked and self._may_continue(c)]
         fresh = [c for c in open_ones if c.id not in self._failed]
         rested = [c for c in open_ones if now >= self._failed.get(c.id, now) + NS]
         return next(iter(fresh or rested), None)
 
     def _may_continue(self, candidate: Candidate) -> bool:
         if self.is_suspect and candidate.node == self._crashed_on and self._others_exist():
+            return False
+        if self.is_spoken:
             return False
         if not self.tokens:
             return True
@@ -258,7 +299,9 @@ class Failover:
     def _start(self, candidate: Candidate, now: int) -> Start:
         self._starts += 1
         self._asked.add(candidate.id)
-        attempt = Attempt(f"{self._template.id}.{self._starts}", now=now, deadlines=self._deadlines)
+        is_upstream = candidate.placement is Placement.UPSTREAM
+        deadlines = Deadlines.upstream() if is_upstream else self._deadlines
+        attempt = Attempt(f"{self._template.id}.{self._starts}", now=now, deadlines=deadlines)
         generate = msgspec.structs.replace(
             self._template,
             id=attempt.id,
@@ -270,6 +313,8 @@ class Failover:
         return self._current
 
     def _wait(self, now: int) -> Step:
+        if self._told is not None and (self.is_spoken or self._out.issuperset(c.id for c in self._slate)):
+            return self._give_up(self._told)
         busy = self._busy is not None
         until = self._queue_until if busy else self._patience_until or now
         if self.tokens and not self._can_be_continued():
@@ -311,3 +356,8 @@ class Failover:
             attempt.id, candidate.id, candidate.node, attempt.state, attempt.detail, attempt.tokens, cached
         )
         self.trace = [*self.trace[1 - _TRACE_MAX :], record]
+
+
+def _words(attempt: Attempt) -> str:
+    """What a broken attempt at an upstream means, in a sentence."""
+    return attempt.failed.detail if attempt.failed is not None else f"the upstream did not answer: {attempt.detail}"

@@ -5,17 +5,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
 from typing import Protocol
 
+from saiserve.chat.events import AnswerEvent
 from saiserve.chat.request import GenerationRequest
 from saiserve.engines.engine import Engine
 from saiserve.engines.messages import Load
+from saiserve.routing.ask import Ask, Reply
 from saiserve.routing.candidate import Candidate
 from saiserve.routing.decision import Decision
 
 Route = Callable[[GenerationRequest], Awaitable[Decision]]
 """Decide where a request may run, from what is known now. Asked again whenever an answer needs another place."""
+
+Steps = Callable[[GenerationRequest], Generator[Ask, Reply | None, Decision]]
+"""The same where a strategy may need a model's answer first: see `saiserve.routing.chain.route`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A request as one model is to see it, and the parser of what that model says."""
+
+    request: GenerationRequest
+    parse: Callable[[AnswerEvent], list[AnswerEvent]]
+
+
+Fit = Callable[[GenerationRequest, str], Fitted | None]
+"""Fit a request to the ways of the model that will serve it (its id); None when that was done before."""
 
 Places = Callable[[Candidate, GenerationRequest], Engine | None]
 """The engine behind a candidate, None when it is gone. For peers it carries the request's key name along."""

@@ -10,7 +10,7 @@ import trio
 from saiserve.chat.request import GenerationRequest
 from saiserve.engines.messages import Load
 from saiserve.fleet.view import FleetView
-from saiserve.routing.candidate import Candidate, RoutingRequest
+from saiserve.routing.candidate import Candidate, Placement, RoutingRequest
 
 DESCRIBED_MAX = 4096
 """Requests whose description is kept; longer-lived ones are described again."""
@@ -64,7 +64,8 @@ class News:
 
     def reported(self, candidate: Candidate, load: Load) -> None:
         """The place said how busy it is."""
-        self._view.note_load(self._clock(), candidate.node, candidate.model, load)
+        if candidate.placement is not Placement.UPSTREAM:  # what it has besides ours is unknown
+            self._view.note_load(self._clock(), candidate.node, candidate.model, load)
 
     def cached(self, candidate: Candidate, request: GenerationRequest, prompt_tokens: int, cached_tokens: int) -> None:
         """How much of a prompt the place really held."""
@@ -72,7 +73,7 @@ class News:
 
     def is_dead(self, candidate: Candidate) -> bool:
         """Whether the candidate's member is DEAD or LEFT in this node's view."""
-        return self._view.is_gone(candidate.node)
+        return candidate.placement is not Placement.UPSTREAM and self._view.is_gone(candidate.node)
 
     async def changed(self) -> None:
         """Wait until a member's state or somebody's load changed."""

@@ -1,0 +1,30 @@
+"""What a source says that makes whole answers rather than tokens: an upstream. It stays inside the entry node.
+
+In the life of an attempt it takes the place of `Tokens`; the other messages are those of every engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from saiserve.chat.events import AnswerEvent
+from saiserve.engines.messages import EngineReply
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """The next events of one choice, parsed at their source; its `ChoiceFinished` is among them, `Usage` is not.
+
+    When `relayed`, the client gets `raw`, the bytes they came in, in their place.
+    """
+
+    id: str
+    events: tuple[AnswerEvent, ...] = ()
+    raw: bytes = b""
+    relayed: bool = False
+    is_end: bool = False
+    """The dialect's own end, good or bad, is in `raw`."""
+
+
+SourceReply = EngineReply | Spoken
+"""What follows a `Generate`, whoever answers it."""
