@@ -21,6 +21,7 @@ from saiserve.api import (
     openai_routes,
     openapi,
     ops,
+    rerank,
     responses_routes,
 )
 from saiserve.api.context import Api
@@ -74,10 +75,10 @@ POST_ROUTES: dict[str, ApiHandler] = {
     "/detokenize": llama_server.detokenize,
     "/apply-template": llama_server.apply_template,
     "/v1/chat/completions/input_tokens": llama_server.count_chat_tokens,
-    "/v1/rerank": llama_server.rerank,
-    "/rerank": llama_server.rerank,
-    "/v1/reranking": llama_server.rerank,
-    "/reranking": llama_server.rerank,
+    "/v1/rerank": rerank.rerank,
+    "/rerank": rerank.rerank,
+    "/v1/reranking": rerank.rerank,
+    "/reranking": rerank.rerank,
     "/v1/responses": responses_routes.create_response,
     "/v1/responses/input_tokens": responses_routes.count_input_tokens,
     "/v1/responses/{id}/cancel": responses_routes.cancel_response,

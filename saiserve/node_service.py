@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import trio
 
 from saiserve import limits
+from saiserve.api.prepare import prepare
 from saiserve.api.service import Answer, ModelCard
 from saiserve.chat.events import AnswerEvent, AnswerFailed, Usage
 from saiserve.chat.prompt import prompt_of
 from saiserve.chat.request import GenerationRequest
 from saiserve.dispatch.choice import clock_ns
 from saiserve.dispatch.dispatcher import Answer as DispatchedAnswer
-from saiserve.dispatch.refusals import final_error
+from saiserve.dispatch.ports import Fitted
+from saiserve.dispatch.refusals import final_error, upstream_error
 from saiserve.engines.engine import Engine, HopError
 from saiserve.engines.messages import Count, Counted, Embed, Embedded, Refused
 from saiserve.errors import ApiError, ErrorKind
@@ -25,6 +29,7 @@ from saiserve.fleet.facts import ModelState
 from saiserve.logs import ROUTE_LOGGER
 from saiserve.metering.metrics import Tally
 from saiserve.node import Node
+from saiserve.node_names import later_cards
 from saiserve.residents import Resident
 from saiserve.routing.candidate import RoutingRequest
 
@@ -74,6 +79,15 @@ class NodeService:
         self._node = node
         self._tally = tally
         self._started_at = started_at
+        node.dispatcher.fit = self._fit
+
+    def _fit(self, request: GenerationRequest, model: str) -> Fitted | None:
+        """Fit a request for a route to the model that was chosen; requests for a model were fitted as they came in."""
+        if not any(card.id == request.model and card.is_fitted_later for card in self.models()):
+            return None
+        card = next((card for card in self.models() if card.id == model and not card.is_fitted_later), None)
+        prepared = prepare(request, card, lambda: f"call_{secrets.token_hex(12)}")
+        return Fitted(prepared.request, prepared.parse)
 
     @asynccontextmanager
     async def answer(self, request: GenerationRequest) -> AsyncIterator[Answer]:
@@ -116,19 +130,30 @@ class NodeService:
         request = replace(request, model=self._node.resolve(request.model))
         question = Count(request.id, request.model, prompt_of(request), want_text, want_tokens)
         routing = self._node.news.describe(request)
-        answer = await self._ask(routing, request, lambda engine: engine.count(question))
+        answer = await self._ask(
+            routing, request, lambda engine: engine.count(msgspec.structs.replace(question, model=engine.model))
+        )
         assert isinstance(answer, Counted)
         return answer
 
     async def embed(
-        self, model: str, inputs: tuple[str | tuple[int, ...], ...], *, request_id: str, key_name: str = ""
+        self,
+        model: str,
+        inputs: tuple[str | tuple[int, ...], ...],
+        *,
+        request_id: str,
+        key_name: str = "",
+        pooling: str = "",
     ) -> Embedded:
-        """Compute vectors; see `Service.embed`."""
+        """Compute vectors or scores; see `Service.embed`."""
         self._refuse_when_draining()
         resolved = self._node.resolve(model)
-        question = Embed(request_id, resolved, inputs)
-        routing = RoutingRequest(request_id, resolved, traits=frozenset({"embeddings"}))
-        answer = await self._ask(routing, None, lambda engine: engine.embed(question), key_name)
+        question = Embed(request_id, resolved, inputs, pooling)
+        need = "rerank" if pooling == "rank" else "embeddings"
+        routing = self._node.routing_request(request_id, resolved, frozenset({need}))
+        answer = await self._ask(
+            routing, None, lambda engine: engine.embed(msgspec.structs.replace(question, model=engine.model)), key_name
+        )
         assert isinstance(answer, Embedded)
         return answer
 
@@ -145,8 +170,10 @@ class NodeService:
             raise decision.refusal.as_error()
         last = ApiError(ErrorKind.MODEL_UNAVAILABLE, "no node that has the model answered; try again", retry_after_s=2)
         for ranked in decision.attempts[: limits.ATTEMPTS_MAX]:
-            engine: Engine | None = self._node.place_named(
-                ranked.candidate, key_name or (request.key_name if request else "")
+            engine: Engine | None = (
+                self._node.place_named(ranked.candidate, key_name)
+                if request is None
+                else self._node.place(ranked.candidate, request)
             )
             if engine is None:
                 continue
@@ -160,6 +187,10 @@ class NodeService:
             error = final_error(answer)
             if error is not None:
                 raise error
+            told = upstream_error(answer)
+            if told is not None:
+                last = told
+                continue
             last = ApiError(ErrorKind.BUSY, "every node that has the model is busy; try again", retry_after_s=2)
         raise last
 
@@ -181,7 +212,7 @@ class NodeService:
             )
             resident = node.residents.models.get(known.id)
             cards.append(card if resident is None else _with_file(card, resident))
-        return tuple(cards)
+        return (*cards, *later_cards(node, tuple(cards), self._started_at))
 
     def cluster_state(self) -> dict[str, Any]:
         """This node's view of all members."""

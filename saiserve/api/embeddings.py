@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import struct
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -29,6 +30,8 @@ class EmbeddingsBody(msgspec.Struct):
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    pooling: Literal["mean", "cls", "last", "none"] | None = None
+    """How token vectors become one; as the model was trained when absent. `none`: every token's, not scaled."""
     user: str = ""
 
 
@@ -38,14 +41,17 @@ async def create_embeddings(api: Api, call: Call) -> Reply:
     origin = api.origin(call)
     model = origin.model(body.model)
     inputs = inputs_of(body.input if body.input is not None else body.content)
-    embedded = await api.service.embed(model, inputs, request_id=origin.request_id, key_name=call.key_name)
-    vectors = [unit_vector(raw, body.dimensions) for raw in embedded.vectors]
+    if body.pooling == "none" and (body.encoding_format != "float" or body.dimensions is not None):
+        raise invalid("pooling: none gives lists of whole vectors, without encoding_format and dimensions.", "pooling")
+    embedded = await api.service.embed(
+        model, inputs, request_id=origin.request_id, key_name=call.key_name, pooling=body.pooling or ""
+    )
     return json_reply(
         {
             "object": "list",
             "data": [
-                {"object": "embedding", "index": index, "embedding": _encoded(vector, body.encoding_format)}
-                for index, vector in enumerate(vectors)
+                {"object": "embedding", "index": index, "embedding": _shown(raw, body, embedded.size)}
+                for index, raw in enumerate(embedded.vectors)
             ],
             "model": model,
             "usage": {"prompt_tokens": embedded.prompt_tokens, "total_tokens": embedded.prompt_tokens},
@@ -93,6 +99,13 @@ def unit_vector(raw: bytes, dimensions: int | None = None) -> NDArray[np.float32
     if not np.isfinite(length):
         raise ApiError(ErrorKind.ENGINE_FAILED, "The engine made a vector that is not finite.")
     return (vector / length if length else vector).astype("<f4")
+
+
+def _shown(raw: bytes, body: EmbeddingsBody, size: int) -> list[float] | list[list[float]] | str:
+    if body.pooling != "none":
+        return _encoded(unit_vector(raw, body.dimensions), body.encoding_format)
+    row = struct.Struct(f"<{size or len(raw) // 4}f")
+    return [list(numbers) for numbers in row.iter_unpack(raw)]
 
 
 def _encoded(vector: NDArray[np.float32], encoding: str) -> list[float] | str:

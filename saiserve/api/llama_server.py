@@ -1,18 +1,15 @@
-"""llama-server's own routes, in its shapes, because its users move here: tokens, templates, properties, slots, ranks."""
+"""llama-server's own routes, in its shapes, because its users move here: tokens, templates, properties, slots."""
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from saiserve import limits
-from saiserve.api.body import decode, invalid
+from saiserve.api.body import decode
 from saiserve.api.chat_request import decode_chat
 from saiserve.api.context import Api, Origin, decoded, find_card
-from saiserve.api.embeddings import unit_vector
 from saiserve.api.http import Call, Reply, json_reply
 from saiserve.chat.request import Dialect, GenerationRequest
 from saiserve.engines.messages import Sampling
@@ -36,16 +33,6 @@ class DetokenizeBody(msgspec.Struct):
     """The body of `POST /detokenize`."""
 
     tokens: list[TokenId]
-    model: str | None = None
-
-
-class RerankBody(msgspec.Struct):
-    """The body of `POST /v1/rerank`; `texts` is the form of text-embeddings-inference."""
-
-    query: str
-    documents: list[str] | None = None
-    texts: list[str] | None = None
-    top_n: Annotated[int, Meta(ge=0)] | None = None
     model: str | None = None
 
 
@@ -124,33 +111,6 @@ async def slots(api: Api, call: Call) -> Reply:
     return json_reply(listed)
 
 
-async def rerank(api: Api, call: Call) -> Reply:
-    """`POST /v1/rerank`: documents by the cosine of their embedding with the query's."""
-    body = await decoded(call, decode, RerankBody)
-    documents = body.documents if body.documents is not None else body.texts
-    if not documents or len(documents) > limits.EMBEDDING_INPUTS_MAX - 1:
-        raise invalid(f"documents: 1 to {limits.EMBEDDING_INPUTS_MAX - 1} documents are taken.", "documents")
-    if not body.query or not all(documents):
-        raise invalid("documents: query and documents must not be empty.", "documents")
-    origin = api.origin(call)
-    model = origin.model(body.model)
-    inputs = (body.query, *documents)
-    embedded = await api.service.embed(model, inputs, request_id=origin.request_id, key_name=call.key_name)
-    query, *vectors = (unit_vector(raw) for raw in embedded.vectors)
-    scores = [_finite(float(query @ vector)) for vector in vectors]
-    order = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
-    if body.documents is None:
-        return json_reply([{"index": index, "score": scores[index]} for index in order])
-    return json_reply(
-        {
-            "model": model,
-            "object": "list",
-            "usage": {"prompt_tokens": embedded.prompt_tokens, "total_tokens": embedded.prompt_tokens},
-            "results": [{"index": index, "relevance_score": scores[index]} for index in order],
-        }
-    )
-
-
 def _text_request(
     origin: Origin,
     model: str | None,
@@ -178,7 +138,3 @@ def _piece(piece: bytes) -> str | list[int]:
         return piece.decode("utf-8", "strict")
     except UnicodeDecodeError:
         return list(piece)
-
-
-def _finite(score: float) -> float:
-    return score if math.isfinite(score) else 0.0

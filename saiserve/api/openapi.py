@@ -13,12 +13,15 @@ from saiserve.api.completions import CompletionBody
 from saiserve.api.context import Api
 from saiserve.api.embeddings import EmbeddingsBody
 from saiserve.api.http import Call, Reply, json_reply
-from saiserve.api.llama_server import DetokenizeBody, RerankBody, TokenizeBody
+from saiserve.api.llama_server import DetokenizeBody, TokenizeBody
 from saiserve.api.messages_schema import CountBody, MessagesBody
+from saiserve.api.openapi_replies import DELETED, REPLIES, Schema
+from saiserve.api.rerank import RerankBody
 from saiserve.api.responses_schema import ResponsesBody
 
 BODIES: dict[str, type[msgspec.Struct]] = {
     "/v1/chat/completions": ChatBody,
+    "/v1/chat/completions/input_tokens": ChatBody,
     "/v1/completions": CompletionBody,
     "/v1/embeddings": EmbeddingsBody,
     "/v1/responses": ResponsesBody,
@@ -93,8 +96,8 @@ def document() -> dict[str, Any]:
     by_type = dict(zip(types, schemas, strict=True))
     paths: dict[str, Any] = {path: {"post": _post(path, by_type[body])} for path, body in BODIES.items()}
     for path, summary in READS.items():
-        paths.setdefault(path, {})["get"] = _get(path, summary)
-    paths["/v1/responses/{id}"]["delete"] = _get("/v1/responses/{id}", "Forget a kept response")
+        paths.setdefault(path, {})["get"] = _get(path, summary, REPLIES[path])
+    paths["/v1/responses/{id}"]["delete"] = _get("/v1/responses/{id}", "Forget a kept response", DELETED)
     return {
         "openapi": "3.1.0",
         "info": {"title": "saiserve", "version": _version()},
@@ -118,7 +121,7 @@ def _version() -> str:
 
 
 def _post(path: str, body: dict[str, Any]) -> dict[str, Any]:
-    content: dict[str, Any] = {"application/json": {"schema": {"type": ["object", "array"]}}}
+    content: dict[str, Any] = {"application/json": {"schema": REPLIES[path]}}
     if path in STREAMING:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     return {
@@ -128,14 +131,14 @@ def _post(path: str, body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _get(path: str, summary: str) -> dict[str, Any]:
+def _get(path: str, summary: str, reply: Schema) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": summary,
         "security": _security(path),
         "responses": {
             "200": {
                 "description": summary,
-                "content": {"application/json": {"schema": {"type": ["object", "array"]}}},
+                "content": {"application/json": {"schema": reply}},
             },
             **_errors(path, GET_STATUSES),
         },

@@ -51,6 +51,8 @@ class ModelCard:
     """Whether the template itself opens the reasoning when thinking is on, so that the output begins inside it."""
     chat_template: str = ""
     """The template's source, for `/props`; empty when it is not known here."""
+    is_fitted_later: bool = False
+    """A route's or an upstream's name: which model's ways a request is fitted to shows when a place is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,8 @@ class Answer:
     route: str = ""
 
 
-class Service(Protocol):
-    """A node, as the dialects see it. All methods may be called from several tasks at once."""
+class Answering(Protocol):
+    """Whatever answers a request."""
 
     def answer(self, request: GenerationRequest) -> AbstractAsyncContextManager[Answer]:
         """Start an answer; entering waits until some engine has accepted it.
@@ -78,6 +80,10 @@ class Service(Protocol):
             ApiError: on entry, when no engine takes it; nothing was generated. Later faults are `AnswerFailed` events.
         """
         ...
+
+
+class Service(Answering, Protocol):
+    """A node, as the dialects see it. All methods may be called from several tasks at once."""
 
     async def count(self, request: GenerationRequest, *, want_text: bool = False, want_tokens: bool = False) -> Counted:
         """Count the prompt as it would be rendered, tools included; optionally with its text or its tokens.
@@ -90,9 +96,15 @@ class Service(Protocol):
         ...
 
     async def embed(
-        self, model: str, inputs: tuple[str | tuple[int, ...], ...], *, request_id: str, key_name: str = ""
+        self,
+        model: str,
+        inputs: tuple[str | tuple[int, ...], ...],
+        *,
+        request_id: str,
+        key_name: str = "",
+        pooling: str = "",
     ) -> Embedded:
-        """Compute one vector per input, not normalised, in the order given.
+        """Compute one vector per input, not normalised, in the order given; see `engines.messages.Embed.pooling`.
 
         Raises:
             ApiError: when no engine takes it.

@@ -93,6 +93,8 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     mirostat: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
+    after_stages: bool = False
+    """Log-probabilities are those the token was drawn by, after all stages, instead of the model's own."""
 
 
 class Constraint(msgspec.Struct, frozen=True, array_like=True):
@@ -281,6 +283,8 @@ class Embedded(msgspec.Struct, frozen=True, array_like=True, tag="embedded"):
     id: str
     vectors: tuple[bytes, ...]
     prompt_tokens: int
+    size: int = 0
+    """Numbers in one vector; with pooling `none` each of `vectors` is several. 0: each is one."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):

@@ -52,11 +52,20 @@ async def test_base64_is_little_endian_floats():
         {"input": "a", "dimensions": 9},
         {"input": "a", "dimensions": 0},
         {"input": "a", "encoding_format": "hex"},
+        {"input": "a", "pooling": "median"},
+        {"input": "a", "pooling": "none", "encoding_format": "base64"},
     ],
 )
 async def test_wrong_embedding_bodies_are_400(body):
     async with serving() as served, served.http() as http:
         assert (await http.post("/v1/embeddings", json={"model": "smol", **body})).status_code == 400
+
+
+async def test_without_pooling_every_token_s_vector_is_shown_as_it_is():
+    async with serving() as served, served.http() as http:
+        body = {"model": "smol", "input": ["ab", "c"], "pooling": "none"}
+        data = (await http.post("/v1/embeddings", json=body)).json()["data"]
+        assert [item["embedding"] for item in data] == [[[1.0, 2.0, 2.0]] * 2, [[1.0, 2.0, 2.0]]]
 
 
 async def test_tokens_go_out_and_come_back():
@@ -94,7 +103,28 @@ async def test_documents_are_ranked_in_both_shapes():
         bare = (await http.post("/rerank", json={"model": "smol", "query": "aaaa", "texts": ["a", "aaaa"]})).json()
         assert [result["index"] for result in bare] == [1, 0]
         assert {"index", "score"} == set(bare[0])
-        assert (await http.post("/rerank", json={"model": "smol", "query": "a", "documents": []})).status_code == 400
+        shown = {**body, "documents": ["a", {"text": "aaaa"}], "return_documents": True, "top_n": None, "top_k": 1}
+        (best,) = (await http.post("/v1/rerank", json=shown)).json()["results"]
+        assert best == {"index": 1, "relevance_score": 0.0, "document": {"text": "aaaa"}}
+        texts = {"model": "smol", "query": "a", "texts": ["b"], "return_text": True}
+        assert (await http.post("/rerank", json=texts)).json() == [{"index": 0, "score": 0.0, "text": "b"}]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"query": "a", "documents": []},
+        {"query": "a"},
+        {"query": "", "documents": ["a"]},
+        {"query": "a", "documents": ["a", ""]},
+        {"query": "a", "documents": ["a"] * 2049},
+        {"query": "a", "documents": ["a"], "top_n": -1},
+        {"query": ["a"], "documents": ["a"]},
+    ],
+)
+async def test_wrong_rerank_bodies_are_400(body):
+    async with serving() as served, served.http() as http:
+        assert (await http.post("/rerank", json={"model": "smol", **body})).status_code == 400
 
 
 async def test_properties_and_slots_have_llama_servers_shape():

@@ -113,11 +113,24 @@ class ScriptedService:
         )
 
     async def embed(
-        self, model: str, inputs: tuple[str | tuple[int, ...], ...], *, request_id: str, key_name: str = ""
+        self,
+        model: str,
+        inputs: tuple[str | tuple[int, ...], ...],
+        *,
+        request_id: str,
+        key_name: str = "",
+        pooling: str = "",
     ) -> Embedded:
-        """Return vectors that tell the inputs apart: (length, 1, 2)."""
+        """Return vectors that tell the inputs apart: (length, 1, 2). A document's score is minus its distance in length."""
         import struct
 
+        if pooling == "rank":
+            query, *documents = inputs
+            scores = tuple(struct.pack("<f", -abs(len(one) - len(query))) for one in documents)
+            return Embedded(id=request_id, vectors=scores, prompt_tokens=sum(len(item) for item in inputs))
+        if pooling == "none":
+            vectors = tuple(struct.pack("<3f", 1.0, 2.0, 2.0) * len(item) for item in inputs)
+            return Embedded(id=request_id, vectors=vectors, prompt_tokens=sum(len(item) for item in inputs), size=3)
         vectors = tuple(struct.pack("<3f", float(len(item)), 1.0, 2.0) for item in inputs)
         return Embedded(id=request_id, vectors=vectors, prompt_tokens=sum(len(item) for item in inputs))
 

@@ -21,6 +21,8 @@ class Pending:
     pooling: str
     inputs: deque[tuple[int, ...]]
     prompt_tokens: int
+    size: int
+    """Numbers in a vector."""
     vectors: list[bytes] = field(default_factory=list)
     pool: Pool | None = None
     done: int = 0
@@ -44,7 +46,7 @@ class Pending:
 
     def answer(self) -> Embedded:
         """The reply, once no input is left."""
-        return Embedded(self.request.id, tuple(self.vectors), self.prompt_tokens)
+        return Embedded(self.request.id, tuple(self.vectors), self.prompt_tokens, self.size)
 
 
 class EmbeddingQueue:
@@ -52,6 +54,7 @@ class EmbeddingQueue:
 
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
+        self._size = context.model.embedding_size
         self._waiting: deque[Pending] = deque()
         self.chunk_max = min(context.outputs_max, context.batch_max)
 
@@ -60,7 +63,7 @@ class EmbeddingQueue:
 
     def add(self, request: Embed, pooling: str, inputs: list[tuple[int, ...]]) -> None:
         """Queue a checked request: at least one input, none empty."""
-        self._waiting.append(Pending(request, pooling, deque(inputs), sum(map(len, inputs))))
+        self._waiting.append(Pending(request, pooling, deque(inputs), sum(map(len, inputs)), self._size))
 
     def cancel(self, request_id: str) -> None:
         """Forget a request."""

@@ -84,7 +84,8 @@ class VectorWorker:
         except PromptRefusal as refusal:
             self._refuse(request.id, refusal.reason, str(refusal), prompt_tokens=refusal.prompt_tokens)
             return
-        self._waiting.append(Pending(request, pooling, deque(inputs), sum(map(len, inputs))))
+        prompt_tokens = sum(map(len, inputs))
+        self._waiting.append(Pending(request, pooling, deque(inputs), prompt_tokens, self._context.size))
 
     def _cancel(self, request_id: str) -> None:
         if self._waiting and self._waiting[0].request.id == request_id:
