@@ -1,14 +1,15 @@
 """Carries one machine's inputs and outputs between a clock, a transport and the program. It decides nothing.
 
 Every input goes through `Driver.feed`, which notes it in the flight recorder, gives it to the machine, hands on the
-events, performs the transmits and moves the one timer. Each wait has an owner (the driver's nursery) and a limit.
+events, performs the transmits and moves the one timer. What is due by then is done in the same step, so that news
+goes out from the task that took it in. Each wait has an owner (the driver's nursery) and a limit.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import trio
@@ -30,10 +31,13 @@ EXCHANGES_IN_FLIGHT_MAX = 64
 """Own exchanges at once; more fail at once."""
 LATE_NS = 100_000_000
 """A timer this late means that the process or the machine stood still: sockets are drained before it runs."""
+DATAGRAMS_AT_ONCE_MAX = 64
+"""Datagrams taken from the transport before other tasks have their turn."""
 DRAINED_DATAGRAMS_MAX = 4096
 """Most datagrams taken before a late timer runs, so that a flood cannot hold back time."""
 
 Clock = Callable[[], int]
+Datagrams = Sequence[tuple[Address | None, bytes]]
 RequestHandler = Callable[[str, bytes], Awaitable[bytes]]
 """Takes (name of the asking member, payload) and returns the reply's payload."""
 
@@ -65,6 +69,9 @@ class Driver:
         """Woken after each input."""
         self._transport = transport
         self._send_nowait: Callable[[Address, bytes], bool | None] | None = getattr(transport, "send_nowait", None)
+        self._receive_some: Callable[[int], Awaitable[Datagrams]] = getattr(
+            transport, "receive_some", self._receive_one
+        )
         self._clock = clock
         self._on_events = on_events
         self._on_request = on_request
@@ -75,7 +82,7 @@ class Driver:
         self._exchanging = 0
         self._datagrams_taken = 0
         self._armed_for: int | None = None
-        self._wake = trio.Event()
+        self._alarm = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._stop = trio.CancelScope(shield=True)
 
@@ -104,11 +111,16 @@ class Driver:
 
     def feed(self, call: str, *arguments: Any) -> Any:
         """Give the machine one input or command and carry out what follows from it; returns what the machine did."""
+        result = self._give(call, *arguments)
+        self.after_input()
+        return result
+
+    def _give(self, call: str, *arguments: Any) -> Any:
         now = self._clock()
         if self._recorder is not None:
             self._recorder.note(now, call, arguments)
         try:
-            result = getattr(self.machine, call)(now, *arguments)
+            return getattr(self.machine, call)(now, *arguments)
         except SwimclusterError:
             raise
         except Exception:
@@ -116,11 +128,20 @@ class Driver:
             if self._on_crash is not None:
                 self._on_crash()
             raise
-        self.after_input()
-        return result
 
     def after_input(self) -> None:
-        """Hand on events, perform transmits, move the timer, wake who waits."""
+        """Hand on events, perform transmits, do what is due, move the timer, wake who waits."""
+        self._carry()
+        now, deadline = self._clock(), self.machine.next_deadline()
+        if deadline is not None and 0 <= now - deadline < LATE_NS:
+            self._give("advance")
+            self._carry()
+            deadline = self.machine.next_deadline()
+        if deadline != self._armed_for or (deadline is not None and deadline <= now):
+            self._arm(now, deadline)
+        self.inputs.unpark_all()
+
+    def _carry(self) -> None:
         while events := self.machine.events():
             for event in events:
                 if isinstance(event, RequestReceived):
@@ -131,30 +152,27 @@ class Driver:
                 self._start_sending(transmit)
             else:
                 self._start_exchange(transmit)
-        deadline = self.machine.next_deadline()
-        if deadline is not None and (self._armed_for is None or deadline < self._armed_for):
-            self._wake.set()
-        self.inputs.unpark_all()
 
     # Time -------------------------------------------------------------------------------------------------------
 
+    def _arm(self, now: int, deadline: int | None) -> None:
+        """Move the alarm; nobody is woken for that."""
+        self._armed_for = deadline
+        self._alarm.deadline = math.inf if deadline is None else trio.current_time() + (deadline - now) / NS_PER_S
+
     async def _keep_time(self) -> None:
         while True:
-            now = self._clock()
-            deadline = self.machine.next_deadline()
+            with trio.CancelScope() as self._alarm:
+                self._arm(self._clock(), self.machine.next_deadline())
+                await trio.sleep_forever()
+            now, deadline = self._clock(), self.machine.next_deadline()
             if deadline is not None and deadline <= now:
                 if now - deadline >= LATE_NS:
                     await self._drain()
                 self.feed("advance")
-                await trio.lowlevel.checkpoint()
-                continue
-            self._armed_for = deadline
-            self._wake = trio.Event()
-            with trio.move_on_after(math.inf if deadline is None else (deadline - now) / NS_PER_S):
-                await self._wake.wait()
 
     async def _drain(self) -> None:
-        """Let the receive loop take what the sockets hold: it takes one datagram per scheduler pass or is idle."""
+        """Let the receive loop take what the sockets hold: it takes some in each scheduler pass or is idle."""
         idle_passes = 0
         first = self._datagrams_taken
         while idle_passes < 2 and self._datagrams_taken - first < DRAINED_DATAGRAMS_MAX:
@@ -166,9 +184,14 @@ class Driver:
 
     async def _receive(self) -> None:
         while True:
-            source, data = await self._transport.receive()
-            self._datagrams_taken += 1
-            self.feed("receive_datagram", source, data)
+            taken = await self._receive_some(DATAGRAMS_AT_ONCE_MAX)
+            self._datagrams_taken += len(taken)
+            for source, data in taken:
+                self._give("receive_datagram", source, data)
+            self.after_input()
+
+    async def _receive_one(self, most: int) -> Datagrams:
+        return [await self._transport.receive()]
 
     def _start_sending(self, datagram: Datagram) -> None:
         sent = None if self._send_nowait is None else self._send_nowait(datagram.destination, datagram.data)

@@ -33,6 +33,10 @@ class UdpSwimTransport(SwimTransport):
         """Wait for one datagram."""
         return await self._datagrams.receive()
 
+    async def receive_some(self, most: int) -> list[tuple[Address | None, bytes]]:
+        """Wait for a datagram; returns it and those that wait behind it, at most `most`."""
+        return await self._datagrams.receive_some(most)
+
 
 @asynccontextmanager
 async def open_udp_swim_transport(

@@ -6,6 +6,7 @@ No error of the socket ends the receive loop; a closed socket alone does.
 from __future__ import annotations
 
 import errno
+import functools
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,6 +27,8 @@ SEND_WAIT_S = 0.1
 ERROR_PAUSE_S = 0.01
 """Pause after a receive error, so that a lasting one costs no CPU."""
 LISTEN_BACKLOG = 64
+SOURCES_MAX = 4096
+"""Sources whose address is remembered as written."""
 IPV4_MAPPED = "::ffff:"
 
 
@@ -69,6 +72,9 @@ class UdpDatagrams:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._memory = ShortMemory()
+        self._buffer = memoryview(bytearray(DATAGRAM_BYTES_MAX))
+        self._may_hold_more = True
+        self._has_failed = False
         self.counters = UdpCounters()
 
     @property
@@ -116,25 +122,43 @@ class UdpDatagrams:
         Raises:
             trio.ClosedResourceError: the socket was closed.
         """
-        has_waited = False
+        return (await self.receive_some(1))[0]
+
+    async def receive_some(self, most: int) -> list[tuple[Address | None, bytes]]:
+        """Wait for a datagram; returns it and those that wait behind it, at most `most`.
+
+        Raises:
+            trio.ClosedResourceError: the socket was closed.
+        """
         while True:
-            try:
-                data, source = self._sock.recvfrom(DATAGRAM_BYTES_MAX)
-            except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._sock)
-                has_waited = True
-                continue
-            except OSError as error:
-                if error.errno == errno.EBADF:
-                    raise trio.ClosedResourceError from error
-                self.counters.receive_errors += 1
-                await trio.sleep(ERROR_PAUSE_S)
-                continue
-            if not has_waited:
+            if self._may_hold_more:
                 await trio.lowlevel.checkpoint()  # a flood must leave room for other tasks
-            return readable_address(source), data
+            elif self._sock.fileno() >= 0:
+                await trio.lowlevel.wait_readable(self._sock)
+            taken = self._take(most)
+            if taken:
+                return taken
+            if self._has_failed:
+                await trio.sleep(ERROR_PAUSE_S)
+
+    def _take(self, most: int) -> list[tuple[Address | None, bytes]]:
+        taken: list[tuple[Address | None, bytes]] = []
+        self._may_hold_more, self._has_failed = True, False
+        try:
+            while len(taken) < most:
+                size, source = self._sock.recvfrom_into(self._buffer)
+                taken.append((readable_address(source), bytes(self._buffer[:size])))
+        except BlockingIOError:
+            self._may_hold_more = False
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                raise trio.ClosedResourceError from error
+            self.counters.receive_errors += 1
+            self._has_failed = True
+        return taken
 
 
+@functools.lru_cache(maxsize=SOURCES_MAX)
 def readable_address(source: tuple[str | int, ...]) -> Address:
     """Write a socket's address as users do: an IPv4 address seen through an IPv6 socket is an IPv4 address."""
     host, port = str(source[0]), int(source[1])

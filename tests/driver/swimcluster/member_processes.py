@@ -14,6 +14,7 @@ from typing import Any
 import trio
 
 PROGRAM = Path(__file__).with_name("member_program.py")
+OVER_HTTP = Path(__file__).with_name("http_member_program.py")
 ROOT = Path(__file__).parents[3]
 View = dict[str, dict[str, Any]]
 
@@ -28,6 +29,8 @@ class Node:
         self.errors = b""
         self.history: list[View] = []
         """Every view told so far, oldest first."""
+        self.times: list[float] = []
+        """When each was told, on the machine's monotonic clock."""
         self._told = trio.Event()
 
     async def read(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -40,6 +43,7 @@ class Node:
                 told = json.loads(line)
                 self.port, self.view = told["port"], told["view"]
                 self.history.append(self.view)
+                self.times.append(told["at"])
                 self._told.set()
                 self._told = trio.Event()
 
@@ -47,6 +51,11 @@ class Node:
         assert self.process.stderr is not None
         async for piece in self.process.stderr:
             self.errors += piece
+
+    def forget(self) -> None:
+        """Let the history begin here."""
+        self.history.clear()
+        self.times.clear()
 
     async def sees(self, claim: Callable[[View], bool], within_s: float) -> float:
         """Wait until the view satisfies `claim`; returns the seconds it took."""
@@ -76,12 +85,13 @@ class Nodes:
         seeds: tuple[str, ...] = (),
         key: str = "a key for these tests",
         prefix: tuple[str, ...] = (),
+        program: Path = PROGRAM,
         **more: str,
     ) -> Node:
-        """Start `member_program.py`; `prefix` is a command that runs it, such as `ip netns exec NAME`."""
+        """Start a member program; `prefix` is a command that runs it, such as `ip netns exec NAME`."""
         settings = {"name": name, "seeds": list(seeds), "key": key, **more}
         process = await trio.lowlevel.open_process(
-            [*prefix, sys.executable, str(PROGRAM), json.dumps(settings)],
+            [*prefix, sys.executable, str(program), json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""A whole member in a process of its own: prints its view as a line of JSON at each change; ends with its stdin."""
+"""A whole member in a process of its own: prints its view as lines of JSON; ends with its stdin."""
 
 from __future__ import annotations
 
@@ -6,17 +6,10 @@ import json
 import sys
 from pathlib import Path
 
+import telling
 import trio
 
-from swimcluster import Cluster, Config, NameInUseError, open_cluster, parse_address
-
-
-def say(cluster: Cluster) -> None:
-    view = {
-        member.name: {"state": member.state.name, "address": str(member.address), "epoch": member.epoch}
-        for member in (*cluster.departed, *cluster.members)
-    }
-    print(json.dumps({"port": cluster.local.address.port, "view": view}), flush=True)
+from swimcluster import Config, NameInUseError, open_cluster, parse_address
 
 
 async def main() -> None:
@@ -30,14 +23,9 @@ async def main() -> None:
         state_dir=Path(settings["state_dir"]) if "state_dir" in settings else None,
     )
 
-    async def watch(cluster: Cluster) -> None:
-        async with cluster.subscribe() as events:
-            async for _ in events:
-                say(cluster)
-
     try:
         async with open_cluster(config, metadata=settings["name"].encode()) as cluster, trio.open_nursery() as nursery:
-            nursery.start_soon(watch, cluster)
+            nursery.start_soon(telling.tell, cluster)
             await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
             nursery.cancel_scope.cancel()
     except NameInUseError as error:

@@ -5,21 +5,45 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import namespaces
 import pytest
+import transitions
 import trio
-from member_processes import Node, Nodes, View, alive
+from member_processes import OVER_HTTP, PROGRAM, Node, Nodes, View, alive
 
 HOSTS = 5
 NAMES = "abcde"
 EVERYBODY = alive(*NAMES)
+SAMPLES_PER_S_MIN = 3
 
 pytestmark = pytest.mark.slow
 
 
+@dataclass(frozen=True)
+class Kind:
+    """How members talk."""
+
+    program: Path
+    suspicion_min_s: float
+
+
+KINDS = {
+    "udp": Kind(PROGRAM, 3.0),  # datagrams over UDP, exchanges over TCP, Local preset
+    "http": Kind(OVER_HTTP, 4.0),  # everything is a POST to the server's port, LAN preset
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
 @asynccontextmanager
-async def five() -> AsyncIterator[tuple[list[Node], namespaces.Router]]:
+async def five(kind: Kind) -> AsyncIterator[tuple[list[Node], namespaces.Router]]:
+    """Five members that know each other; afterwards all they told is judged."""
     reason = namespaces.why_not()
     if reason:
         pytest.skip(reason)
@@ -31,15 +55,27 @@ async def five() -> AsyncIterator[tuple[list[Node], namespaces.Router]]:
                 bind = f"{namespaces.host(number)}:7946"
                 seeds = () if number == 0 else (f"{namespaces.host(0)}:7946",)
                 prefix = ("ip", "netns", "exec", namespaces.namespace(number))
-                started.append(await nodes.start(name, seeds=seeds, bind=bind, prefix=prefix))
+                started.append(await nodes.start(name, seeds=seeds, bind=bind, prefix=prefix, program=kind.program))
                 await started[-1].sees(bool, 20)
             await all_see(started, EVERYBODY, 20)
             for node in started:
-                node.history.clear()
+                node.forget()
+            began = trio.current_time()
             yield started, router
+            judge(started, kind, trio.current_time() - began)
         finally:
             await nodes.close()
             nursery.cancel_scope.cancel()
+
+
+def judge(nodes: list[Node], kind: Kind, seconds: float) -> None:
+    """Every sampled transition is one that the protocol promises, and there were enough samples to see them."""
+    histories = {
+        name: list(zip(node.times, node.history, strict=True)) for name, node in zip(NAMES, nodes, strict=True)
+    }
+    assert min(map(len, histories.values())) > SAMPLES_PER_S_MIN * seconds / 2  # one may have been stopped for half
+    print(f"{sum(map(len, histories.values()))} views; {dict(transitions.count(histories))}")
+    assert transitions.faults(histories, suspicion_min_s=kind.suspicion_min_s) == []
 
 
 async def all_see(nodes: list[Node], claim: Callable[[View], bool], within_s: float) -> float:
@@ -59,8 +95,8 @@ def ever(nodes: list[Node], name: str, state: str) -> bool:
     return any(view.get(name, {}).get("state") == state for node in nodes for view in node.history)
 
 
-async def test_a_member_that_hears_but_is_not_heard_dies_alone_and_comes_back() -> None:
-    async with five() as (nodes, router):
+async def test_a_member_that_hears_but_is_not_heard_dies_alone_and_comes_back(kind: Kind) -> None:
+    async with five(kind) as (nodes, router):
         healthy = nodes[:4]
         router.cuts = {(4, other) for other in range(4)}
         took = await all_see(healthy, alive(*"abcd"), 40)
@@ -72,8 +108,8 @@ async def test_a_member_that_hears_but_is_not_heard_dies_alone_and_comes_back() 
         print(f"whole again {took:.1f} s after the cut was mended")
 
 
-async def test_one_cut_link_in_one_direction_kills_nobody() -> None:
-    async with five() as (nodes, router):
+async def test_one_cut_link_in_one_direction_kills_nobody(kind: Kind) -> None:
+    async with five(kind) as (nodes, router):
         router.cuts = {(0, 1)}
         await trio.sleep(25)
         assert router.lost > 10
@@ -83,8 +119,8 @@ async def test_one_cut_link_in_one_direction_kills_nobody() -> None:
         assert not any(ever(nodes, name, "DEAD") for name in NAMES)
 
 
-async def test_thirty_percent_loss_everywhere_kills_nobody() -> None:
-    async with five() as (nodes, router):
+async def test_thirty_percent_loss_everywhere_kills_nobody(kind: Kind) -> None:
+    async with five(kind) as (nodes, router):
         router.loss = 0.3
         await trio.sleep(40)
         assert router.lost > 200
@@ -93,8 +129,8 @@ async def test_thirty_percent_loss_everywhere_kills_nobody() -> None:
         await all_see(nodes, EVERYBODY, 20)
 
 
-async def test_two_halves_bury_each_other_and_are_one_again_after_the_cut() -> None:
-    async with five() as (nodes, router):
+async def test_two_halves_bury_each_other_and_are_one_again_after_the_cut(kind: Kind) -> None:
+    async with five(kind) as (nodes, router):
         left, right = nodes[:2], nodes[2:]
         router.part({0, 1}, {2, 3, 4})
         async with trio.open_nursery() as nursery:
@@ -108,8 +144,8 @@ async def test_two_halves_bury_each_other_and_are_one_again_after_the_cut() -> N
         print(f"one view {took:.1f} s after the cut was mended")
 
 
-async def test_a_suspended_host_is_buried_and_refutes_when_it_wakes() -> None:
-    async with five() as (nodes, _):
+async def test_a_suspended_host_is_buried_and_refutes_when_it_wakes(kind: Kind) -> None:
+    async with five(kind) as (nodes, _):
         *others, sleeper = nodes
         sleeper.process.send_signal(signal.SIGSTOP)
         took = await all_see(others, alive(*"abcd"), 40)

@@ -162,6 +162,19 @@ async def test_a_datagram_of_another_family_is_a_failed_send_not_an_error() -> N
         assert four.counters.send_errors == 2
 
 
+async def test_what_waits_in_the_socket_is_received_at_once_up_to_a_limit() -> None:
+    async with udp_pair() as (one, other):
+        for number in range(5):
+            await one.send(other.local_address, b"%d" % number)
+        with trio.fail_after(5):
+            first = await other.receive_some(3)
+            rest = await other.receive_some(3)
+            await one.send(other.local_address, b"late")
+            assert await other.receive_some(3) == [(one.local_address, b"late")]
+        assert [data for _, data in first] == [b"0", b"1", b"2"]
+        assert [data for _, data in rest] == [b"3", b"4"]
+
+
 class FailingSocket:
     """A socket whose next receives fail as the kernel's do after an ICMP message or under memory pressure."""
 
@@ -169,10 +182,10 @@ class FailingSocket:
         self._sock = sock
         self._errors = errors
 
-    def recvfrom(self, size: int) -> tuple[bytes, tuple[str, int]]:
+    def recvfrom_into(self, buffer: memoryview) -> tuple[int, tuple[str, int]]:
         if self._errors:
             raise OSError(self._errors.pop(0), "scripted")
-        return self._sock.recvfrom(size)
+        return self._sock.recvfrom_into(buffer)
 
     def fileno(self) -> int:
         return self._sock.fileno()
