@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from simulations.harness import EventLog, Traffic, formed
-from simulations.question import Answer, Parameters, Question, Row
+from simulations.question import Answer, Parameters, Question, Row, table
 from simulations.theory import quantile
 from swimcluster.testing.faults import Hold, play
 from swimcluster.testing.network import SECOND
@@ -97,14 +97,17 @@ def run(parameters: Parameters) -> Answer:
         grid = list(itertools.product((1, 4, 8), (1.0, 4.0, 16.0), (1.0, 4.0)))
     seeds = parameters.seeds_or(1, 1, 3)
     answer = Answer()
+    by_sick: dict[str, list[Row]] = {}
     for name in CONFIGURATIONS:
-        answer.rows.append(_measure(name, grid, n, seconds, seeds, parameters))
+        row, by_sick[name] = _measure(name, grid, n, seconds, seeds, parameters)
+        answer.rows.append(row)
     _compare(answer, is_quick=parameters.size == "quick")
     answer.notes.append(
         f"{n} members, {seconds} s, {len(seeds)} seeds, C × D × I = "
         + ", ".join(f"{c}×{d:g}×{i:g}" for c, d, i in grid)
         + ". Our own grid, not the paper's."
     )
+    answer.notes.append("By cell, false positives and in parentheses those at healthy members:\n" + _cells(by_sick))
     return answer
 
 
@@ -115,8 +118,10 @@ def _measure(
     seconds: int,
     seeds: tuple[int, ...],
     parameters: Parameters,
-) -> Row:
+) -> tuple[Row, list[Row]]:
+    """One configuration: its sums over the grid and its crashes; and each cell by itself."""
     totals = [0, 0, 0, 0, 0]
+    cells: list[Row] = []
     for sick, length_s, interval_s in grid:
         task = partial(
             false_positives,
@@ -127,12 +132,13 @@ def _measure(
             n=n,
             seconds=seconds,
         )
-        for one in map_seeds(task, seeds, processes=parameters.processes):
-            totals = [total + part for total, part in zip(totals, one, strict=True)]
+        sums = [sum(column) for column in zip(*map_seeds(task, seeds, processes=parameters.processes), strict=True)]
+        cells.append({"C": sick, "D": length_s, "I": interval_s, "cell": f"{sums[0]} ({sums[1]})"})
+        totals = [total + part for total, part in zip(totals, sums, strict=True)]
     # A quick run asks for false positives only: medians need many crashes.
     crashes = range(1, 1 + parameters.pick(0, 15, 60))
     times = map_seeds(partial(latencies, configuration=name, n=n), crashes, processes=parameters.processes)
-    return {
+    row: Row = {
         "configuration": name,
         "FP": totals[0],
         "FP-": totals[1],
@@ -142,6 +148,16 @@ def _measure(
         "first p50 s": quantile([t[0] for t in times], 0.5) if times else None,
         "all p50 s": quantile([t[1] for t in times], 0.5) if times else None,
     }
+    return row, cells
+
+
+def _cells(by_configuration: dict[str, list[Row]]) -> str:
+    """Cells as rows, configurations as columns."""
+    rows: list[Row] = []
+    for cells in zip(*by_configuration.values(), strict=True):
+        row = {name: cells[0][name] for name in ("C", "D", "I")}
+        rows.append(row | {name: cell["cell"] for name, cell in zip(by_configuration, cells, strict=True)})
+    return table(rows)
 
 
 def _compare(answer: Answer, *, is_quick: bool) -> None:
