@@ -21,8 +21,11 @@ from saiserve import config_values as values
 from saiserve.auth import ClientKey
 from saiserve.config_file import read_file
 from saiserve.config_values import NAME_CHARACTERS_MAX, PORT_DEFAULT
+from saiserve.engines.upstream.targets import Target, read_targets
 from saiserve.errors import SettingsError
 from saiserve.models.catalog import DEMO_MODEL
+from saiserve.routing.registry import installed
+from saiserve.routing.routes import Routes, read_routes
 from swimcluster.address import Address
 from swimcluster.errors import ConfigError
 
@@ -72,6 +75,9 @@ class Settings:
     numa: str = "off"
     mmap: bool = True
     mlock: bool = False
+    upstreams: tuple[Target, ...] = ()
+    routes: Routes = field(default_factory=Routes)
+    isolate_keys: bool = False
     model_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Fields that the file's `[model.NAME]` tables set otherwise, by that name."""
     warnings: tuple[str, ...] = ()
@@ -100,6 +106,8 @@ class Setting:
     secret: bool = False
     per_model: bool = False
     """Whether a `[model.NAME]` table of the file may set it for one model."""
+    is_table: bool = False
+    """Whether it is a table of the file, and a JSON object elsewhere."""
 
     @property
     def flag(self) -> str:
@@ -140,6 +148,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("MLOCK", "mlock", "0", "1: keep weights in RAM, never swapped; the process must be allowed to", values.flag, per_model=True),
     Setting("CACHE_MIB", "cache_mib", "1024", "host memory for parked conversation prefixes, MiB for each model", values.whole(0, 1 << 20), per_model=True),
     Setting("DRAIN_S", "drain_s", "30", "seconds that running requests may take to end after SIGTERM", values.seconds),
+    Setting("UPSTREAMS", "upstreams", "", "targets outside the cluster that routes and model names may use: [upstreams.NAME] tables of the file, a JSON object elsewhere", values.tables, is_table=True),
+    Setting("ROUTES", "routes", "", "names with models, fallbacks, upstreams and a chain of strategies: [routes.NAME] tables of the file, a JSON object elsewhere", values.tables, is_table=True),
+    Setting("ISOLATE_KEYS", "isolate_keys", "0", "1: requests share cached prompt prefixes only with those of the same client key", values.flag),
     Setting("HF_ENDPOINT", "hub_endpoint", "", "hub to fetch models from, when not the public one", values.text),
     Setting("HF_TOKEN", "hub_token", "", "token for models that need one", values.text, secret=True),
 )  # fmt: skip
@@ -170,7 +181,25 @@ def load_settings(environment: Mapping[str, str], flags: Mapping[str, str], file
     if parsed["models_on_demand"] and defaulted["MODELS"]:
         parsed["models"] = "none"
     parsed["model_tables"] = tables
+    parsed["upstreams"] = read_targets(parsed["upstreams"], environment)
+    parsed["routes"] = _routes(parsed["routes"], parsed["upstreams"])
     return _finish(parsed, warnings)
+
+
+def _routes(tables: Mapping[str, Any], targets: tuple[Target, ...]) -> Routes:
+    """The routes, each naming only targets that are there and have a model of it."""
+    if not tables:
+        return Routes()
+    routes = read_routes(tables, installed(), upstreams=[target.name for target in targets])
+    for rule in routes.rules.values():
+        wanted = {*(rule.models or (rule.name,)), *rule.fallbacks}
+        for target in targets:
+            if target.name in rule.upstreams and not wanted & set(target.models):
+                raise SettingsError(
+                    f"route {rule.name!r}: upstream {target.name!r} has none of its models; it has "
+                    f"{', '.join(target.models)}: name one of them in models or fallbacks"
+                )
+    return routes
 
 
 def _pick(
@@ -235,6 +264,11 @@ def _check(settings: Settings, warnings: list[str]) -> None:
     _check_engine(settings, "", warnings)
     for name in settings.model_tables:
         _check_engine(settings.for_model(name), f" for {name}", warnings)
+    warnings += [
+        f"upstream {target.name!r}: its key travels unencrypted to {target.url}; use https"
+        for target in settings.upstreams
+        if target.key and target.url.startswith("http://") and not target.is_loopback
+    ]
     advertise = settings.cluster_advertise
     if advertise is not None and advertise.is_unspecified:
         raise SettingsError(

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from saiserve.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -65,11 +67,14 @@ def _as_text(where: object, key: str, value: Any, known: Mapping[str, Setting]) 
         raise SettingsError(f"{where}: {key!r} is no setting{did_you_mean(key.upper(), known)}")
     if isinstance(value, bool):
         return "1" if value else "0"
+    if isinstance(value, dict) and known[key.upper()].is_table:
+        return msgspec.json.encode(value).decode()
     if isinstance(value, list):
         return ",".join(str(item) for item in value)
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise SettingsError(f"{where}: {key} must be a text, a number, true, false or a list")
+    wanted = "a table" if known[key.upper()].is_table else "a text, a number, true, false or a list"
+    raise SettingsError(f"{where}: {key} must be {wanted}")
 
 
 def did_you_mean(name: str, known: Mapping[str, Setting]) -> str:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from saiserve.auth import ClientKey, parse_client_keys
 from saiserve.errors import SettingsError
@@ -126,3 +128,13 @@ def shares(value: str) -> tuple[float, ...]:
     if numbers and (is_odd or not sum(numbers)):
         raise SettingsError(f"must be at most {SHARES_MAX} numbers from 0 up, not all 0, not {value!r}")
     return numbers
+
+
+def tables(value: str) -> dict[str, dict[str, Any]]:
+    """A JSON object of objects; empty text is none."""
+    if not value.strip():
+        return {}
+    try:
+        return msgspec.json.decode(value, type=dict[str, dict[str, Any]])
+    except msgspec.DecodeError as error:
+        raise SettingsError(f"must be a JSON object of objects: {error}") from None

@@ -7,7 +7,7 @@ view collects everybody's, routing reads the view. Nothing here decides anything
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,7 +19,9 @@ from saiserve.config import Settings
 from saiserve.dispatch.choice import clock_ns
 from saiserve.dispatch.dispatcher import Dispatcher
 from saiserve.dispatch.suspects import Suspects
-from saiserve.engines.engine import Engine, HopError
+from saiserve.engines.engine import HopError
+from saiserve.engines.spoken import Source
+from saiserve.engines.upstream.pool import Upstreams
 from saiserve.fleet.facts import (
     FactsError,
     NodeFacts,
@@ -37,10 +39,13 @@ from saiserve.models.catalog import Catalog, CatalogEntry
 from saiserve.models.store import store_from
 from saiserve.peers.client import Peer, PeerClient
 from saiserve.residents import Residents
+from saiserve.routing.ask import Ask, Reply
 from saiserve.routing.candidate import Candidate, Placement, RoutingRequest
-from saiserve.routing.chain import Strategy, decide
+from saiserve.routing.chain import Strategy, decide, route
 from saiserve.routing.decision import Decision
 from saiserve.routing.describe import describe
+from saiserve.routing.routes import RouteRule
+from saiserve.routing.slate import Slate
 from swimcluster.address import Address
 from swimcluster.cluster import Cluster
 from swimcluster.member import Member
@@ -83,7 +88,15 @@ class Node:
         self.salt = mark_salt(self.settings)
         self.news = News(self.view, clock_ns, self._describe)
         self.residents = Residents(self.settings, self.entries, store_from(self.settings), self.suspects, self.publish)
-        self.dispatcher = Dispatcher(route=self.route, places=self.place, news=self.news, suspects=self.suspects)
+        self.upstreams = Upstreams(self.settings.upstreams, clock_ns)
+        self.dispatcher = Dispatcher(
+            route=self.route,
+            places=self.place,
+            news=self.news,
+            steps=self.steps,
+            isolates_keys=self.settings.isolate_keys,
+            suspects=self.suspects,
+        )
         self._members: dict[str, Member] = {}
         self._facts_version = 0
         self._vitals_counter = 0
@@ -92,27 +105,63 @@ class Node:
     # Deciding where
 
     def resolve(self, name: str) -> str:
-        """The id of the model a client means: by this node's catalog, else by what members hold, in any case."""
+        """What a client means: a route or an upstream's model of that name, else a model, by this node's catalog or by
+        what members hold, in any case."""
+        if name in self.settings.routes.rules or self.upstreams.targets_of(name):
+            return name
         model = self.catalog.resolve(name)
         if model in self.catalog.entries:
             return model
         return self.view.model_called(model)
 
+    def rule(self, name: str) -> RouteRule:
+        """What a name may use: its route, or an upstream's model of that name, or the members' model of that name.
+
+        A model that some member holds is never an upstream's, unless a route says so: nothing leaves by its name alone.
+        """
+        configured = self.settings.routes.rules.get(name)
+        if configured is not None:
+            return configured
+        targets = self.upstreams.targets_of(name)
+        if targets and not self.view.is_held(name):
+            return RouteRule(name, upstreams=targets, chain=tuple(self.chain))
+        return RouteRule(name, chain=tuple(self.chain))
+
     async def route(self, request: GenerationRequest) -> Decision:
-        """Decide from what is known now; see `saiserve.dispatch.ports.Route`."""
+        """Decide from what is known now, without asking a model; see `saiserve.dispatch.ports.Route`."""
         return self.decide(self.news.describe(request))
 
-    def decide(self, request: RoutingRequest) -> Decision:
-        """Run this node's chain over the fleet as it is seen now."""
-        self._read_own_load()
-        return decide(self.chain, self.view.candidates(clock_ns(), request), request)
+    def steps(self, request: GenerationRequest) -> Generator[Ask, Reply | None, Decision]:
+        """The same, asking where a strategy wants to; see `saiserve.dispatch.ports.Steps`."""
+        described = self.news.describe(request)
+        return route(self.rule(described.model).chain, Slate.of(self._candidates(described), described), described)
 
-    def place(self, candidate: Candidate, request: GenerationRequest) -> Engine | None:
+    def decide(self, request: RoutingRequest) -> Decision:
+        """Run the chain of the request's route over the fleet as it is seen now."""
+        return decide(self.rule(request.model).chain, self._candidates(request), request)
+
+    def routing_request(self, request_id: str, name: str, traits: frozenset[str]) -> RoutingRequest:
+        """What routing sees of a question without a prompt, by the rules of the name it was put to."""
+        rule = self.rule(name)
+        return RoutingRequest(
+            request_id, name, traits, models=rule.models, fallbacks=rule.fallbacks, upstreams=rule.upstreams
+        )
+
+    def _candidates(self, request: RoutingRequest) -> tuple[Candidate, ...]:
+        self._read_own_load()
+        self.view.set_upstreams(self.upstreams.models())
+        return self.view.candidates(clock_ns(), request)
+
+    def place(self, candidate: Candidate, request: GenerationRequest) -> Source | None:
         """The engine behind a candidate; see `saiserve.dispatch.ports.Places`."""
+        if candidate.placement is Placement.UPSTREAM:
+            return self.upstreams.engine(candidate.node, candidate.model, request, may_relay=not request.is_draft)
         return self.place_named(candidate, request.key_name)
 
-    def place_named(self, candidate: Candidate, key_name: str) -> Engine | None:
-        """The engine behind a candidate, for a request made with the client key of this name."""
+    def place_named(self, candidate: Candidate, key_name: str) -> Source | None:
+        """The engine behind a candidate, for a question made with the client key of this name."""
+        if candidate.placement is Placement.UPSTREAM:
+            return self.upstreams.engine(candidate.node, candidate.model, None)
         if candidate.placement is Placement.LOCAL:
             return self.residents.engine(candidate.model)
         if self.peers is None or self.peer(candidate.node) is None:
@@ -125,7 +174,17 @@ class Node:
         return Peer(name, member.address, member.instance) if member is not None else None
 
     def _describe(self, request: GenerationRequest) -> RoutingRequest:
-        return describe(request, self.salt, model=self.resolve(request.model))
+        name = self.resolve(request.model)
+        rule = self.rule(name)
+        return describe(
+            request,
+            self.salt,
+            model=name,
+            isolation=request.key_name if self.settings.isolate_keys else "",
+            models=rule.models,
+            fallbacks=rule.fallbacks,
+            upstreams=rule.upstreams,
+        )
 
     # Telling and being told
 

@@ -22,8 +22,9 @@ from saiserve.dispatch.choice import clock_ns
 from saiserve.dispatch.dispatcher import Answer as DispatchedAnswer
 from saiserve.dispatch.ports import Fitted
 from saiserve.dispatch.refusals import final_error, upstream_error
-from saiserve.engines.engine import Engine, HopError
+from saiserve.engines.engine import HopError
 from saiserve.engines.messages import Count, Counted, Embed, Embedded, Refused
+from saiserve.engines.spoken import Source
 from saiserve.errors import ApiError, ErrorKind
 from saiserve.fleet.facts import ModelState
 from saiserve.logs import ROUTE_LOGGER
@@ -82,11 +83,13 @@ class NodeService:
         node.dispatcher.fit = self._fit
 
     def _fit(self, request: GenerationRequest, model: str) -> Fitted | None:
-        """Fit a request for a route to the model that was chosen; requests for a model were fitted as they came in."""
-        if not any(card.id == request.model and card.is_fitted_later for card in self.models()):
+        """Fit a request to the model that was chosen, unless it was fitted to that one as it came in."""
+        cards = self.models()
+        is_later = any(card.id == request.model and card.is_fitted_later for card in cards)
+        if model == request.model and not is_later:
             return None
-        card = next((card for card in self.models() if card.id == model and not card.is_fitted_later), None)
-        prepared = prepare(request, card, lambda: f"call_{secrets.token_hex(12)}")
+        card = next((card for card in cards if card.id == model and not card.is_fitted_later), None)
+        prepared = prepare(request.original or request, card, lambda: f"call_{secrets.token_hex(12)}")
         return Fitted(prepared.request, prepared.parse)
 
     @asynccontextmanager
@@ -161,7 +164,7 @@ class NodeService:
         self,
         routing: RoutingRequest,
         request: GenerationRequest | None,
-        ask: Callable[[Engine], Awaitable[Counted | Embedded | Refused]],
+        ask: Callable[[Source], Awaitable[Counted | Embedded | Refused]],
         key_name: str = "",
     ) -> Counted | Embedded:
         """Put a question to the places that can answer it, best first, until one does."""
@@ -170,7 +173,7 @@ class NodeService:
             raise decision.refusal.as_error()
         last = ApiError(ErrorKind.MODEL_UNAVAILABLE, "no node that has the model answered; try again", retry_after_s=2)
         for ranked in decision.attempts[: limits.ATTEMPTS_MAX]:
-            engine: Engine | None = (
+            engine: Source | None = (
                 self._node.place_named(ranked.candidate, key_name)
                 if request is None
                 else self._node.place(ranked.candidate, request)

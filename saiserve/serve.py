@@ -89,6 +89,7 @@ async def _start(
     """Join, load, and begin to tell the load."""
     life.start_soon(node.run_load)
     life.start_soon(node.run_vitals)
+    life.start_soon(node.upstreams.run)
     if transport is not None:
         await life.start(run_membership, node, transport, connections, http.port)
     await life.start(node.residents.run)

@@ -19,9 +19,9 @@ from saiserve.dispatch.failover import Done, Fail, Failover, Route, Start
 from saiserve.dispatch.pace import Pace
 from saiserve.dispatch.ports import Fit, FleetNews, Places
 from saiserve.dispatch.waiting import WaitingRoom
-from saiserve.engines.engine import Engine, HopError
+from saiserve.engines.engine import HopError
 from saiserve.engines.messages import Accepted, Finished, FinishReason, Generate, Progress, Tokens
-from saiserve.engines.spoken import SourceReply, Spoken
+from saiserve.engines.spoken import Source, SourceReply, Spoken
 from saiserve.routing.candidate import Placement
 from saiserve.routing.decision import Decision
 
@@ -160,7 +160,7 @@ class ChoiceRunner:
                 _arm(scope, start.attempt)
             await self._news.changed()
 
-    async def _converse(self, engine: Engine, start: Start, scope: trio.CancelScope, line: ExitStack) -> None:
+    async def _converse(self, engine: Source, start: Start, scope: trio.CancelScope, line: ExitStack) -> None:
         attempt = start.attempt
         try:
             _arm(scope, attempt)

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from saiserve.chat.events import AnswerEvent
 from saiserve.chat.request import GenerationRequest
-from saiserve.engines.engine import Engine
 from saiserve.engines.messages import Load
+from saiserve.engines.spoken import Source
 from saiserve.routing.ask import Ask, Reply
 from saiserve.routing.candidate import Candidate
 from saiserve.routing.decision import Decision
@@ -35,7 +35,7 @@ class Fitted:
 Fit = Callable[[GenerationRequest, str], Fitted | None]
 """Fit a request to the ways of the model that will serve it (its id); None when that was done before."""
 
-Places = Callable[[Candidate, GenerationRequest], Engine | None]
+Places = Callable[[Candidate, GenerationRequest], Source | None]
 """The engine behind a candidate, None when it is gone. For peers it carries the request's key name along."""
 
 

@@ -5,10 +5,13 @@ In the life of an attempt it takes the place of `Tokens`; the other messages are
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 from saiserve.chat.events import AnswerEvent
-from saiserve.engines.messages import EngineReply
+from saiserve.engines.messages import Count, Counted, Embed, Embedded, EngineReply, Generate, Load, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +31,29 @@ class Spoken:
 
 SourceReply = EngineReply | Spoken
 """What follows a `Generate`, whoever answers it."""
+
+
+class Source(Protocol):
+    """Whatever answers: an engine, or an upstream, which also speaks. See `saiserve.engines.engine.Engine`."""
+
+    @property
+    def model(self) -> str:
+        """Id of the model."""
+        ...
+
+    @property
+    def load(self) -> Load:
+        """Its last own report."""
+        ...
+
+    def generate(self, request: Generate) -> AbstractAsyncContextManager[AsyncIterator[SourceReply]]:
+        """Start one answer; leaving the context cancels it."""
+        ...
+
+    async def count(self, request: Count) -> Counted | Refused:
+        """Count a prompt's tokens."""
+        ...
+
+    async def embed(self, request: Embed) -> Embedded | Refused:
+        """Compute vectors."""
+        ...

@@ -212,6 +212,10 @@ class FleetView:
             for model, entries in sorted(held.items())
         )
 
+    def is_held(self, model: str) -> bool:
+        """Whether some member holds a model, or lately held it."""
+        return any(node.fact(model) is not None for node in self._nodes.values())
+
     def model_called(self, name: str) -> str:
         """The id of a model some member holds that is written like `name`, or in another case; else `name`."""
         held = {fact.id for node in self._nodes.values() for fact in node.facts.models}
