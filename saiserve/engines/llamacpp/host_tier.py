@@ -51,6 +51,10 @@ class HostTier:
             return MOVE_TOKENS_MIN
         return max(MOVE_TOKENS_MIN, min(MOVE_TOKENS_MAX, int(MOVE_BYTES / self._bytes_per_token)))
 
+    def has_spare(self, tokens: int) -> bool:
+        """Whether so many tokens fit without evicting anything, by what the last ones took."""
+        return self.store.bytes_used + tokens * self._bytes_per_token <= self.store.bytes_max
+
     def restore(self, now: int, sequence: int, choice: Choice) -> int:
         """Put host states in after what was copied; returns how many ids are in place in all."""
         cut = choice.source_cut

@@ -33,6 +33,8 @@ from saiserve.engines.llamacpp.worker import Worker
 SEQUENCES_MAX_RECURRENT = 16
 """Recurrent state is reserved for each sequence, so there are fewer."""
 LANES_MIN = 4
+PARK_AFTER_S = 0.5
+"""Idle prefixes leave the KV cache after so long on a CPU, where every cell is looked at by every stream's step."""
 """Fewer would make a measurement beside busy neighbours last for the engine's life."""
 LONGEST_STEP_S = 8.0
 """On slow machines the batch shrinks to what takes this long, so that cancels and heartbeats come through."""
@@ -199,3 +201,4 @@ def _scheduler_config(settings: EngineSettings, context: LlamaContext, speeds: S
         decode_rate=speeds.stream_rates[1],
         pins=context.family is Family.WINDOW and settings.window_full,
     )
+        park_after_s=None if settings.gpu_layers else PARK_AFTER_S,

@@ -54,7 +54,9 @@ def passes_gate(span: tuple[int, int], cut: int, family: Family, window: int) ->
 class PrefixCache:
     """Sequences and saved prefixes over one KV cache."""
 
-    def __init__(self, kv: KvCache, *, hot_cells_max: int, host_bytes_max: int, pins: bool) -> None:
+    def __init__(
+        self, kv: KvCache, *, hot_cells_max: int, host_bytes_max: int, pins: bool, park_after_ns: int | None = None
+    ) -> None:
         self.kv = kv
         self.family = kv.family
         self.hot_cells_max = hot_cells_max
@@ -62,6 +64,7 @@ class PrefixCache:
         if self.pins and 2 * kv.sequences_max > SEQUENCE_IDS_MAX:
             raise ValueError(f"twin ids need sequences_max ≤ {SEQUENCE_IDS_MAX // 2}, not {kv.sequences_max}")
         self.kind = ReuseKind.PINNED if self.pins else KINDS[kv.family]
+        self.park_after_ns = park_after_ns if self.kind is ReuseKind.CHAINED and host_bytes_max else None
         self.spare = kv.sequences_max - 1
         self.cells = CellLedger()
         self.held: dict[int, Held] = {}
@@ -93,9 +96,16 @@ class PrefixCache:
         return self.host.moved_tokens > 0
 
     @property
+    def has_moved_much(self) -> bool:
+        """Whether this step moved as much as its running streams should wait for."""
+        return self.host.moved_tokens >= self.host.tokens_per_move
+
+    @property
     def has_chores(self) -> bool:
-        """Whether `park_one` would do something in a fresh step."""
-        return self.is_over_hot and any(held.is_idle for held in self.held.values())
+        """Whether `park_one` would do something in a fresh step, now or when something has rested long enough."""
+        if not self.is_over_hot and self.park_after_ns is None:
+            return False
+        return any(held.is_idle and (self.is_over_hot or self._parks_early(held)) for held in self.held.values())
 
     def counters(self) -> dict[str, float]:
         """Totals and gauges by name."""
@@ -332,10 +342,10 @@ class PrefixCache:
         self.discard(held)
 
     def park_one(self, now: int) -> bool:
-        """One move towards host memory if idle prefixes hold too much; whether anything was done."""
-        if not self.is_over_hot or self.host.moved_tokens:
+        """One move towards host memory if idle prefixes hold too much, or one has rested; whether anything was done."""
+        if self.host.moved_tokens:
             return False
-        victim = self._oldest_idle(None, with_cells=bool(self._free))
+        victim = self._oldest_idle(None, with_cells=bool(self._free)) if self.is_over_hot else self._rested(now)
         if victim is None:
             return False
         saved = self.host.save(now, victim, self.host.tokens_per_move)
@@ -343,3 +353,14 @@ class PrefixCache:
             self.counts["idle_evictions"] += saved is Saved.NO_ROOM
             self.discard(victim)
         return True
+
+    def _rested(self, now: int) -> Held | None:
+        """An idle sequence to park though there is room: every cell of it slows each step (docs/engine.md)."""
+        if self.park_after_ns is None:
+            return None
+        latest = now - self.park_after_ns
+        rested = (held for held in self.held.values() if held.is_idle and held.used_at <= latest)
+        return next(filter(self._parks_early, rested), None)
+
+    def _parks_early(self, held: Held) -> bool:
+        return self.park_after_ns is not None and self.host.has_spare(held.ready)

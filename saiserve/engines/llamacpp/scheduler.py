@@ -90,7 +90,11 @@ class Scheduler:
         self.config = config
         self.rates = Rates(config.prefill_rate, config.decode_rate)
         self._cache = PrefixCache(
-            kv, hot_cells_max=config.hot_cells_max, host_bytes_max=config.host_bytes_max, pins=config.pins
+            kv,
+            hot_cells_max=config.hot_cells_max,
+            host_bytes_max=config.host_bytes_max,
+            pins=config.pins,
+            park_after_ns=None if config.park_after_s is None else int(config.park_after_s * NS_PER_S),
         )
         self._cells_total = kv.cells_total
         self._queue: Queue[Stream] = Queue()
@@ -115,6 +119,11 @@ class Scheduler:
         return self._cache.has_chores
 
     # Jobs come and go
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the last `plan` moved something: call it again at once when idle."""
+        return self._cache.has_moved
 
     def submit(self, now: int, job: Job) -> Refusal | None:
         """Take a job, or refuse it when the queue is full.
@@ -236,7 +245,7 @@ class Scheduler:
             choice = self._look(stream)
             if self._follows(stream, choice):
                 continue
-            if choice.segments and self._cache.has_moved:
+            if choice.segments and self._cache.has_moved_much:
                 return
             if not self._fits(stream, choice) or not self._start(now, stream, choice):
                 return

@@ -27,3 +27,6 @@ class SchedulerConfig:
     """Tokens per second of one stream alone measured at load, 0: unknown."""
     pins: bool = True
     """WINDOW only: hold cells by twin ids. Right with swa_full=True, wrong with False (docs/engine.md)."""
+    park_after_s: float | None = None
+    """FULL: an idle prefix moves to host memory after so long, even if hot_cells_max allows more, while there is room
+    for it without evicting anything. None: not."""

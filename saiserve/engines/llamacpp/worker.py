@@ -240,7 +240,7 @@ class Worker:
         self._notify(self._scheduler.notices(), now)
         if plan is None:
             self._timings.rest()
-            return self._embed_next(now) or self._scheduler.has_chores
+            return self._embed_next(now) or self._scheduler.has_moved
         self._context.use_threads(self._threads.threads)
         decode_started = time.perf_counter_ns()
         outcome = self._context.decode(plan.rows)
