@@ -9,8 +9,8 @@ import traceback
 
 import trio
 
-from acceptance import clients, cluster, engine, failover, first_run
-from acceptance.check import Check, Scale
+from acceptance import clients, cluster, engine, failover, first_run, openapi, schemas
+from acceptance.check import Check, Scale, SkippedError
 
 CHECKS: tuple[Check, ...] = (
     *first_run.CHECKS,
@@ -18,6 +18,8 @@ CHECKS: tuple[Check, ...] = (
     *cluster.CHECKS,
     *failover.CHECKS,
     *engine.CHECKS,
+    *schemas.CHECKS,
+    *openapi.CHECKS,
 )
 CHECK_S = 3600.0
 
@@ -29,6 +31,8 @@ async def _all(checks: list[Check], scale: Scale) -> int:
         try:
             with trio.fail_after(CHECK_S):
                 word, seen = "ok", await check.run(scale)
+        except SkippedError as reason:
+            word, seen = "skip", str(reason)
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a failed check must not hide the others
             failures += 1
             word, seen = "FAIL", _reason(error)

@@ -6,6 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 
+class SkippedError(Exception):
+    """A check cannot be made here; the message says what is missing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """How much of a promise to try: the whole of it, or enough for a test run."""
@@ -19,7 +23,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`run` raises AssertionError with what went wrong, or returns one line of what it measured."""
+    """`run` returns one line of what it measured, or raises: AssertionError with what went wrong, SkippedError."""
 
     name: str
     promise: str
