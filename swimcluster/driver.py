@@ -161,10 +161,18 @@ class Driver:
         self._alarm.deadline = math.inf if deadline is None else trio.current_time() + (deadline - now) / NS_PER_S
 
     async def _keep_time(self) -> None:
+        task = trio.lowlevel.current_task()
+
+        def ring(raise_cancel: object) -> trio.lowlevel.Abort:
+            # An ordinary wake-up: an exception through the tasks' frames would cost more than the protocol's own work.
+            trio.lowlevel.reschedule(task)
+            return trio.lowlevel.Abort.FAILED
+
         while True:
             with trio.CancelScope() as self._alarm:
                 self._arm(self._clock(), self.machine.next_deadline())
-                await trio.sleep_forever()
+                await trio.lowlevel.wait_task_rescheduled(ring)
+            await trio.lowlevel.checkpoint_if_cancelled()
             now, deadline = self._clock(), self.machine.next_deadline()
             if deadline is not None and deadline <= now:
                 if now - deadline >= LATE_NS:
