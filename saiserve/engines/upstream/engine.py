@@ -42,7 +42,7 @@ from saiserve.engines.upstream.limits_of import estimated_prompt_tokens
 from saiserve.engines.upstream.names import ToolNames
 from saiserve.engines.upstream.openai_decoder import ChatDecoder, decode
 from saiserve.engines.upstream.openai_request import chat_body
-from saiserve.engines.upstream.reading import Decoder, Reading, whole_body
+from saiserve.engines.upstream.reading import Decoder, Reading, pieces_of, whole_body
 from saiserve.engines.upstream.targets import Target, TargetDialect, TargetModel
 from saiserve.errors import ApiError
 
@@ -171,10 +171,11 @@ class UpstreamEngine:
 
     async def _refused(self, request_id: str, response: httpx2.Response) -> Refused:
         body = bytearray()
-        async for chunk in response.aiter_bytes():
-            body += chunk[: limits.UPSTREAM_ERROR_BYTES_MAX - len(body)]
-            if len(body) >= limits.UPSTREAM_ERROR_BYTES_MAX:
-                break
+        async with aclosing(pieces_of(response)) as pieces:
+            async for chunk in pieces:
+                body += chunk[: limits.UPSTREAM_ERROR_BYTES_MAX - len(body)]
+                if len(body) >= limits.UPSTREAM_ERROR_BYTES_MAX:
+                    break
         refused = refusal(request_id, self.target.name, response.status_code, response.headers, bytes(body))
         log.info("upstream %s answered %d", self.target.name, response.status_code)
         if refused.reason is RefusalReason.UPSTREAM_FAULT:

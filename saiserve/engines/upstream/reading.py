@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
-from typing import TYPE_CHECKING
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Final
+
+import trio
 
 from saiserve import limits
 from saiserve.chat.events import AnswerEvent
@@ -22,6 +24,22 @@ if TYPE_CHECKING:
     import httpx2
 
 Decoder = ChatDecoder | MessageDecoder
+CLOSING_S: Final = 1.0
+"""Longest wait for a connection to close."""
+
+
+async def pieces_of(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
+    """A body as it comes. Close it, also when it was not read to its end: that closes the connection."""
+    chunks = response.aiter_bytes()
+    try:
+        async for chunk in chunks:
+            yield chunk
+    finally:
+        # The client's own generators end when they read on and find the connection closed; left as they are, the
+        # garbage collector would find them.
+        with trio.move_on_after(CLOSING_S, shield=True), suppress(Exception, StopAsyncIteration):
+            await response.aclose()
+            await anext(chunks)
 
 
 async def whole_body(response: httpx2.Response) -> bytes:
@@ -31,10 +49,11 @@ async def whole_body(response: httpx2.Response) -> bytes:
         UpstreamFault: it is larger.
     """
     body = bytearray()
-    async for chunk in response.aiter_bytes():
-        body += chunk
-        if len(body) > limits.UPSTREAM_BODY_BYTES_MAX:
-            raise UpstreamFault(ErrorKind.UPSTREAM_FAILED, "an answer of the upstream is too large")
+    async with aclosing(pieces_of(response)) as pieces:
+        async for chunk in pieces:
+            body += chunk
+            if len(body) > limits.UPSTREAM_BODY_BYTES_MAX:
+                raise UpstreamFault(ErrorKind.UPSTREAM_FAILED, "an answer of the upstream is too large")
     return bytes(body)
 
 
@@ -103,10 +122,11 @@ class Reading:
             return
         reader = SseReader()
         try:
-            async for chunk in response.aiter_bytes():
-                for said in self._read(reader.feed(chunk)):
-                    yield said
-                self._check()
+            async with aclosing(pieces_of(response)) as pieces:
+                async for chunk in pieces:
+                    for said in self._read(reader.feed(chunk)):
+                        yield said
+                    self._check()
         except EventTooLarge as error:
             raise UpstreamFault(ErrorKind.UPSTREAM_FAILED, f"the upstream {self._target!r} sent {error}") from error
         for said in self._read(reader.finish(), last=self._decoder.finish):
