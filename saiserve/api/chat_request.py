@@ -57,6 +57,9 @@ class ChatRequest:
 
     request: GenerationRequest
     form: CallForm
+    verbose: bool = False
+    """Whether the client wants to see the rendered prompt (llama-server's `verbose`)."""
+    timings_per_token: bool = False
 
 
 def decode_chat(data: bytes, origin: Origin) -> ChatRequest:
@@ -68,7 +71,10 @@ def decode_chat(data: bytes, origin: Origin) -> ChatRequest:
     body = decode(data, ChatBody)
     custom = frozenset(tool.custom.name for tool in body.tools if tool.custom is not None)
     return ChatRequest(
-        _request(body, data, origin), CallForm(legacy=not body.tools and bool(body.functions), custom=custom)
+        _request(body, data, origin),
+        CallForm(legacy=not body.tools and bool(body.functions), custom=custom),
+        verbose=body.verbose,
+        timings_per_token=body.timings_per_token,
     )
 
 
@@ -89,13 +95,22 @@ def _request(body: ChatBody, data: bytes, origin: Origin) -> GenerationRequest:
         constraint=_constraint(body),
         stream=body.stream,
         stream_usage=body.stream_options is not None and body.stream_options.include_usage,
-        continue_final=continues_final(messages, wanted=body.continue_final_message),
+        continue_final=_continues_final(body, messages),
         conversation=body.prompt_cache_key or origin.conversation,
         key_name=origin.key_name,
         template_options=_template_options(body),
         raw=data,
         created=origin.created,
+        progress=body.return_progress and body.stream,
     )
+
+
+def _continues_final(body: ChatBody, messages: tuple[Message, ...]) -> bool:
+    if body.continue_final_message and body.add_generation_prompt:
+        raise invalid(
+            "continue_final_message: cannot be true together with add_generation_prompt.", "continue_final_message"
+        )
+    return continues_final(messages, wanted=body.continue_final_message)
 
 
 def continues_final(messages: tuple[Message, ...], *, wanted: bool | None) -> bool:
@@ -307,6 +322,6 @@ def _template_options(body: ChatBody) -> dict[str, Any]:
     if body.reasoning_effort is not None:
         options["reasoning_effort"] = body.reasoning_effort
         options["enable_thinking"] = body.reasoning_effort != "none"
-    if not body.add_generation_prompt:
+    if body.add_generation_prompt is False:
         options["add_generation_prompt"] = False
     return options | (body.chat_template_kwargs or {})

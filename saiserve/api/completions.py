@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -14,7 +16,9 @@ from saiserve.api.context import Origin
 from saiserve.api.errors import ErrorStyle, error_object
 from saiserve.api.gathered import GatheredAnswer
 from saiserve.api.openai_common import FINISH_REASONS, finite, token_text, usage_object
+from saiserve.api.prompts import PlainPrompt, prompts_of
 from saiserve.api.sampling import Count, SamplingFields, grammar_constraint, max_tokens_of, sampling_of, stop_of
+from saiserve.api.timings import FINGERPRINT, Stopwatch, timings_object
 from saiserve.chat.events import AnswerEvent, AnswerFailed, ChoiceFinished, TextDelta, Usage
 from saiserve.chat.request import Dialect, GenerationRequest
 from saiserve.engines.messages import TokenLogprob
@@ -24,6 +28,20 @@ MAX_TOKENS_DEFAULT = 16
 
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 PromptBody = str | list[str | TokenId | list[TokenId]]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """A decoded body."""
+
+    request: GenerationRequest
+    """Without its prompt."""
+    prompts: tuple[PlainPrompt, ...]
+    echo: bool
+    """Whether each answer begins with its prompt."""
+    suffix: str
+    """What is to stand behind the answer."""
+    timings_per_token: bool
 
 
 class CompletionBody(SamplingFields, kw_only=True):
@@ -40,33 +58,32 @@ class CompletionBody(SamplingFields, kw_only=True):
     logprobs: Annotated[int, Meta(ge=0, le=20)] | bool | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
+    timings_per_token: bool = False
     user: str = ""
     prompt_cache_key: str = ""
 
 
-def decode_completion(data: bytes, origin: Origin) -> GenerationRequest:
-    """Return the request a body asks for.
+def decode_completion(data: bytes, origin: Origin) -> CompletionRequest:
+    """Return what a body asks for.
 
     Raises:
         ApiError: 400; `param` names the field at fault.
     """
     body = decode(data, CompletionBody)
-    if body.echo:
-        raise invalid("echo: true is not served here.", "echo")
-    if body.suffix:
-        raise invalid("suffix: is not served here.", "suffix")
+    if body.echo and body.logprobs:
+        raise invalid(
+            "echo: together with logprobs is not served; the prompt's own log-probabilities are not kept.", "echo"
+        )
     if body.best_of is not None and body.best_of > body.n:
         raise invalid("best_of: answers are not ranked here; leave it out or let it equal n.", "best_of")
-    text, tokens = prompt_of(body.prompt)
+    prompts = _prompts(body)
     given = body.max_tokens if body.max_tokens is not None else body.n_predict
     logprobs = (0 if body.logprobs else None) if isinstance(body.logprobs, bool) else body.logprobs
-    return GenerationRequest(
+    request = GenerationRequest(
         id=origin.request_id,
         dialect=Dialect.COMPLETIONS,
         model=origin.model(body.model),
         sampling=sampling_of(body, origin.draw_seed, logprobs),
-        prompt_text=text,
-        prompt_tokens=tokens,
         max_tokens=MAX_TOKENS_DEFAULT if given is None else max_tokens_of(given, "max_tokens"),
         stop=stop_of(body.stop),
         choices=body.n,
@@ -75,27 +92,20 @@ def decode_completion(data: bytes, origin: Origin) -> GenerationRequest:
         stream_usage=body.stream_options is not None and body.stream_options.include_usage,
         conversation=body.prompt_cache_key or origin.conversation,
         key_name=origin.key_name,
-        raw=data,
+        # An upstream answers one prompt at a time, so several cannot be sent on as the client wrote them.
+        raw=data if len(prompts) == 1 and not (body.echo or body.suffix) else b"",
         created=origin.created,
     )
+    return CompletionRequest(request, prompts, body.echo, body.suffix, body.timings_per_token)
 
 
-def prompt_of(prompt: PromptBody) -> tuple[str | None, tuple[int, ...] | None]:
-    """Return the one prompt as text or as tokens.
-
-    Raises:
-        ApiError: 400 for an empty prompt and for several prompts.
-    """
-    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
-        prompt = [*prompt[0]] if isinstance(prompt[0], list) else prompt[0]
-    if not prompt:
-        raise invalid("prompt: must not be empty.", "prompt")
-    if isinstance(prompt, str):
-        return prompt, None
-    tokens = tuple(token for token in prompt if isinstance(token, int))
-    if len(tokens) != len(prompt):
-        raise invalid("prompt: send one prompt per request: a string or an array of token ids.", "prompt")
-    return None, tokens
+def _prompts(body: CompletionBody) -> tuple[PlainPrompt, ...]:
+    prompts = prompts_of(body.prompt)
+    if len(prompts) * body.n > limits.PROMPT_CHOICES_MAX:
+        raise invalid(f"prompt: prompts times n is at most {limits.PROMPT_CHOICES_MAX}.", "prompt")
+    if body.suffix and any(prompt.text is None for prompt in prompts):
+        raise invalid("suffix: needs prompts that are texts.", "suffix")
+    return prompts
 
 
 class _LegacyLogprobs:
@@ -121,12 +131,34 @@ class _LegacyLogprobs:
         }
 
 
+def completion_head(completion_id: str, created: int, model: str) -> dict[str, Any]:
+    """Return what every chunk and every whole reply begins with."""
+    return {
+        "id": completion_id,
+        "object": "text_completion",
+        "created": created,
+        "model": model,
+        "system_fingerprint": FINGERPRINT,
+    }
+
+
 class CompletionStreamEncoder:
     """One streamed text completion: text chunks → a finish per choice → usage (when asked for) and `[DONE]`."""
 
-    def __init__(self, *, completion_id: str, created: int, model: str, choices: int, usage: bool) -> None:
-        self._head = {"id": completion_id, "object": "text_completion", "created": created, "model": model}
+    def __init__(
+        self,
+        *,
+        completion_id: str,
+        created: int,
+        model: str,
+        choices: int,
+        usage: bool,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._head = completion_head(completion_id, created, model)
         self._usage = usage
+        self._clock = clock
+        self._watch = Stopwatch(clock() if clock is not None else 0.0)
         self._logprobs = [_LegacyLogprobs() for _ in range(choices)]
         self._ended = False
 
@@ -141,12 +173,14 @@ class CompletionStreamEncoder:
             case TextDelta() if event.text or event.logprobs:
                 given = event.logprobs
                 logprobs = None if given is None else self._logprobs[event.choice].object(given)
-                return self._chunk(event.choice, event.text, logprobs)
+                timings = self._watch.token(self._clock(), event) if self._clock is not None else None
+                return self._chunk(event.choice, event.text, logprobs, timings=timings)
             case ChoiceFinished():
                 return self._chunk(event.choice, "", None, FINISH_REASONS[event.kind])
             case Usage():
                 self._ended = True
-                last = {**self._head, "choices": [], "usage": usage_object(event)}
+                timings = timings_object(event)
+                last = {**self._head, "choices": [], "usage": usage_object(event), "timings": timings}
                 return (sse.event(last) if self._usage else b"") + b"data: [DONE]\n\n"
         return b""
 
@@ -154,16 +188,23 @@ class CompletionStreamEncoder:
         """Return a comment."""
         return sse.COMMENT
 
-    def _chunk(self, index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None = None) -> bytes:
+    def _chunk(
+        self,
+        index: int,
+        text: str,
+        logprobs: dict[str, Any] | None,
+        finish: str | None = None,
+        timings: dict[str, Any] | None = None,
+    ) -> bytes:
         choice = {"text": text, "index": index, "logprobs": logprobs, "finish_reason": finish}
-        return sse.event({**self._head, "choices": [choice]})
+        return sse.event({**self._head, "choices": [choice], **({} if timings is None else {"timings": timings})})
 
 
 class CompletionCollector:
     """One whole text completion."""
 
     def __init__(self, *, completion_id: str, created: int, model: str, choices: int) -> None:
-        self._head = {"id": completion_id, "object": "text_completion", "created": created, "model": model}
+        self._head = completion_head(completion_id, created, model)
         self._answer = GatheredAnswer.empty(choices)
         self.add = self._answer.add
 
@@ -178,4 +219,5 @@ class CompletionCollector:
             }
             for index, choice in enumerate(self._answer.choices)
         ]
-        return {**self._head, "choices": choices, "usage": usage_object(self._answer.usage)}
+        usage = self._answer.usage
+        return {**self._head, "choices": choices, "usage": usage_object(usage), "timings": timings_object(usage)}

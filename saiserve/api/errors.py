@@ -16,12 +16,45 @@ class ErrorStyle(enum.Enum):
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
+    LLAMA = "llama"
+
+
+LLAMA_PATHS = frozenset(
+    {
+        "/completion",
+        "/completions",
+        "/chat/completions",
+        "/chat/completions/input_tokens",
+        "/infill",
+        "/embedding",
+        "/tokenize",
+        "/detokenize",
+        "/apply-template",
+        "/props",
+        "/slots",
+    }
+)
+"""Routes that llama-server alone has: its users read its error object there."""
+
+LLAMA_TYPES: dict[ErrorKind, str] = {
+    ErrorKind.CONTEXT_TOO_LONG: "exceed_context_size_error",
+    ErrorKind.UNAUTHENTICATED: "authentication_error",
+    ErrorKind.FORBIDDEN: "permission_error",
+    ErrorKind.MODEL_NOT_FOUND: "not_found_error",
+    ErrorKind.NOT_FOUND: "not_found_error",
+    ErrorKind.BUSY: "unavailable_error",
+    ErrorKind.MODEL_UNAVAILABLE: "unavailable_error",
+    ErrorKind.DRAINING: "unavailable_error",
+    ErrorKind.NOT_SUPPORTED: "not_supported_error",
+}
+"""llama-server's word for a kind; all others are `invalid_request_error` below 500 and `server_error` from there on."""
 
 
 def error_style(path: str) -> ErrorStyle:
-    """Return the style for a path, known or not: Anthropic's for its own routes, OpenAI's for all others."""
-    is_anthropic = path.rstrip("/").startswith(("/v1/messages", "/v1/v1/messages", "/v1/complete/"))
-    return ErrorStyle.ANTHROPIC if is_anthropic else ErrorStyle.OPENAI
+    """Return the style for a path, known or not: OpenAI's unless the route is Anthropic's or llama-server's alone."""
+    if path.rstrip("/").startswith(("/v1/messages", "/v1/v1/messages", "/v1/complete/")):
+        return ErrorStyle.ANTHROPIC
+    return ErrorStyle.LLAMA if path in LLAMA_PATHS else ErrorStyle.OPENAI
 
 
 def error_object(error: ApiError, style: ErrorStyle, request_id: str = "") -> dict[str, Any]:
@@ -32,6 +65,8 @@ def error_object(error: ApiError, style: ErrorStyle, request_id: str = "") -> di
         if request_id:
             body["request_id"] = request_id
         return body
+    if style is ErrorStyle.LLAMA:
+        return {"error": _llama_object(error, message)}
     param = "messages" if error.param is None and error.kind is ErrorKind.CONTEXT_TOO_LONG else error.param
     return {
         "error": {
@@ -43,11 +78,25 @@ def error_object(error: ApiError, style: ErrorStyle, request_id: str = "") -> di
     }
 
 
+def _llama_object(error: ApiError, message: str) -> dict[str, Any]:
+    """Return llama-server's error object: `code` is the HTTP status."""
+    status = error.row.status
+    kind = LLAMA_TYPES.get(error.kind, "invalid_request_error" if status < 500 else "server_error")
+    body: dict[str, Any] = {"code": status, "message": message, "type": kind}
+    if error.param is not None:
+        body["param"] = printable(error.param)
+    if error.kind is ErrorKind.CONTEXT_TOO_LONG:
+        body |= {"n_prompt_tokens": error.prompt_tokens, "n_ctx": error.context_tokens}
+    return body
+
+
 def _message(error: ApiError, style: ErrorStyle) -> str:
     """Return the message; an overflow in the words by which each kind of client knows to shorten its prompt."""
     if error.kind is not ErrorKind.CONTEXT_TOO_LONG:
         return error.message
     have, room = error.prompt_tokens, error.context_tokens
+    if style is ErrorStyle.LLAMA:
+        return f"request ({have} tokens) exceeds the available context size ({room} tokens), try increasing it"
     if style is ErrorStyle.ANTHROPIC:
         return f"prompt is too long: {have} tokens > {room} maximum" if have else f"prompt is too long: {error.message}"
     if not have:

@@ -9,14 +9,14 @@ from msgspec import Meta
 
 from saiserve.api.body import decode
 from saiserve.api.chat_request import decode_chat
-from saiserve.api.context import Api, Origin, decoded, find_card
+from saiserve.api.context import Api, decoded, find_card
 from saiserve.api.http import Call, Reply, json_reply
-from saiserve.chat.request import Dialect, GenerationRequest
-from saiserve.engines.messages import Sampling
+from saiserve.api.native_reply import default_settings
+from saiserve.api.prompts import text_request
+from saiserve.api.timings import FINGERPRINT
 from saiserve.errors import ApiError, ErrorKind
 
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
-BUILD_INFO = "saiserve"
 
 
 class TokenizeBody(msgspec.Struct):
@@ -42,7 +42,8 @@ async def tokenize(api: Api, call: Call) -> Reply:
     if not body.content:
         return json_reply({"tokens": []})
     options = {"add_special": body.add_special, "parse_special": body.parse_special}
-    request = _text_request(api.origin(call), body.model, text=body.content, options=options)
+    origin = api.origin(call)
+    request = text_request(origin.model(body.model), origin, text=body.content, options=options)
     counted = await api.service.count(request, want_tokens=True)
     if not body.with_pieces:
         return json_reply({"tokens": list(counted.ids or ())})
@@ -55,7 +56,8 @@ async def detokenize(api: Api, call: Call) -> Reply:
     body = await decoded(call, decode, DetokenizeBody)
     if not body.tokens:
         return json_reply({"content": ""})
-    request = _text_request(api.origin(call), body.model, tokens=tuple(body.tokens))
+    origin = api.origin(call)
+    request = text_request(origin.model(body.model), origin, tokens=tuple(body.tokens))
     counted = await api.service.count(request, want_tokens=True)
     return json_reply({"content": b"".join(counted.pieces or ()).decode("utf-8", "replace")})
 
@@ -86,50 +88,46 @@ async def props(api: Api, call: Call) -> Reply:
     sees = "vision" in card.capabilities
     return json_reply(
         {
-            "default_generation_settings": {"params": {}, "n_ctx": card.context_tokens},
+            "default_generation_settings": {
+                "id": 0,
+                "id_task": -1,
+                "n_ctx": card.context_tokens,
+                "is_processing": False,
+                "params": default_settings(card.id),
+            },
             "total_slots": card.lanes,
             "model_alias": card.id,
-            "model_path": "",
+            "model_path": f"{card.id}.gguf",
             "modalities": {"vision": sees, "video": False, "audio": False},
             "chat_template": card.chat_template,
             "chat_template_caps": {},
-            "build_info": BUILD_INFO,
+            "build_info": FINGERPRINT,
             "is_sleeping": False,
         }
     )
 
 
 async def slots(api: Api, call: Call) -> Reply:
-    """`GET /slots`: lanes as slots; which request is in which is not told."""
-    lanes = [(card, lane) for card in api.service.models() for lane in range(card.lanes)]
-    listed = [
-        {"id": index, "n_ctx": card.context_tokens, "model": card.id, "is_processing": False}
-        for index, (card, _) in enumerate(lanes)
-    ]
-    if not listed and call.query.get("fail_on_no_slot"):
+    """`GET /slots`: lanes as slots, as many of them at work as are busy; which request is in which is not told."""
+    listed: list[dict[str, Any]] = []
+    busy = _busy(api.service.cluster_state())
+    for card in api.service.models():
+        for lane in range(card.lanes):
+            is_processing = lane < busy.get(card.id, 0)
+            slot = {"id": len(listed), "n_ctx": card.context_tokens, "model": card.id, "is_processing": is_processing}
+            listed.append(slot)
+    if call.query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in listed):
         raise ApiError(ErrorKind.BUSY, "No slot is free.", retry_after_s=1)
     return json_reply(listed)
 
 
-def _text_request(
-    origin: Origin,
-    model: str | None,
-    *,
-    text: str | None = None,
-    tokens: tuple[int, ...] | None = None,
-    options: dict[str, Any] | None = None,
-) -> GenerationRequest:
-    """Return a request that is only counted, never answered."""
-    return GenerationRequest(
-        id=origin.request_id,
-        dialect=Dialect.COMPLETIONS,
-        model=origin.model(model),
-        sampling=Sampling(seed=0),
-        prompt_text=text,
-        prompt_tokens=tokens,
-        key_name=origin.key_name,
-        template_options=options or {},
-    )
+def _busy(state: dict[str, Any]) -> dict[str, float]:
+    """Return how many lanes of each model are at work, over all members."""
+    models = [model for member in state["members"] for model in member.get("models", ())]
+    busy: dict[str, float] = {}
+    for model in models:
+        busy[model["id"]] = busy.get(model["id"], 0) + model["busy"]
+    return busy
 
 
 def _piece(piece: bytes) -> str | list[int]:

@@ -12,12 +12,15 @@ from saiserve.api.chat_schema import ChatBody
 from saiserve.api.completions import CompletionBody
 from saiserve.api.context import Api
 from saiserve.api.embeddings import EmbeddingsBody
+from saiserve.api.errors import ErrorStyle, error_style
 from saiserve.api.http import Call, Reply, json_reply
 from saiserve.api.llama_server import DetokenizeBody, TokenizeBody
 from saiserve.api.messages_schema import CountBody, MessagesBody
+from saiserve.api.native import InfillBody, NativeBody
 from saiserve.api.openapi_replies import DELETED, REPLIES, Schema
 from saiserve.api.rerank import RerankBody
 from saiserve.api.responses_schema import ResponsesBody
+from saiserve.errors import ERRORS
 
 BODIES: dict[str, type[msgspec.Struct]] = {
     "/v1/chat/completions": ChatBody,
@@ -29,6 +32,8 @@ BODIES: dict[str, type[msgspec.Struct]] = {
     "/v1/messages": MessagesBody,
     "/v1/messages/count_tokens": CountBody,
     "/v1/rerank": RerankBody,
+    "/completion": NativeBody,
+    "/infill": InfillBody,
     "/tokenize": TokenizeBody,
     "/detokenize": DetokenizeBody,
     "/apply-template": ChatBody,
@@ -46,9 +51,11 @@ READS: dict[str, str] = {
     "/cluster/state": "This node's view of the cluster",
 }
 """GET routes and what they are for."""
-STREAMING = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
+STREAMING = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/completion", "/infill"}
+)
 GET_STATUSES = ("400", "401", "404", "405", "500", "503")
-POST_STATUSES = ("400", "401", "404", "405", "408", "413", "415", "429", "500", "502", "503", "504")
+POST_STATUSES = tuple(sorted({str(row.status) for row in ERRORS.values()} - {"426"}))
 
 _ERROR = {
     "OpenAIError": {
@@ -67,6 +74,22 @@ _ERROR = {
             }
         },
     },
+    "LlamaError": {
+        "type": "object",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["message", "type", "code"],
+                "properties": {
+                    "message": {"type": "string"},
+                    "type": {"type": "string"},
+                    "code": {"type": "integer"},
+                    "param": {"type": "string"},
+                },
+            }
+        },
+    },
     "AnthropicError": {
         "type": "object",
         "required": ["type", "error"],
@@ -80,6 +103,11 @@ _ERROR = {
             },
         },
     },
+}
+_ERROR_NAMES = {
+    ErrorStyle.OPENAI: "OpenAIError",
+    ErrorStyle.LLAMA: "LlamaError",
+    ErrorStyle.ANTHROPIC: "AnthropicError",
 }
 
 
@@ -155,6 +183,6 @@ def _security(path: str) -> list[dict[str, list[str]]]:
 
 
 def _errors(path: str, statuses: tuple[str, ...]) -> dict[str, Any]:
-    name = "AnthropicError" if path.startswith("/v1/messages") else "OpenAIError"
+    name = _ERROR_NAMES[error_style(path)]
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
     return {status: {"description": "The request was refused or failed", "content": content} for status in statuses}

@@ -166,6 +166,8 @@ REPLIES: Final[dict[str, Schema]] = {
     "/v1/messages": MESSAGE,
     "/v1/messages/count_tokens": record(input_tokens=COUNT),
     "/v1/rerank": RANKED,
+    "/completion": {"type": ["object", "array"]},
+    "/infill": {"type": ["object", "array"]},
     "/tokenize": TOKENS,
     "/detokenize": record(content=TEXT),
     "/apply-template": record(prompt=TEXT),

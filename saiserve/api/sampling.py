@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from saiserve import limits
+from saiserve.api.bias import LogitBias, bias_pairs, id_pairs, text_pairs
 from saiserve.api.body import invalid
 from saiserve.engines.messages import Constraint, Sampling
 
@@ -22,7 +23,6 @@ Temperature = Annotated[float, Meta(ge=0, le=2)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Count = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
-LogitBias = dict[str, float] | list[tuple[int | str, float | bool]]
 
 TOP_K_DEFAULT = 40
 TOP_P_DEFAULT = 0.95
@@ -61,8 +61,16 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     n_probs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
 
-def sampling_of(fields: SamplingFields, draw_seed: Callable[[], int], logprobs: int | None) -> Sampling:
-    """Return how the next token is drawn; a seed of −1, llama.cpp's "any", or none at all is drawn here."""
+def sampling_of(
+    fields: SamplingFields, draw_seed: Callable[[], int], logprobs: int | None, *, text_bias: bool = False
+) -> Sampling:
+    """Return how the next token is drawn; a seed of −1, llama.cpp's "any", or none at all is drawn here.
+
+    `text_bias`: whether `logit_bias` may name texts, which the handler turns into tokens.
+    """
+    bias = bias_pairs(fields.logit_bias)
+    if not text_bias and (texts := text_pairs(bias)):
+        raise invalid(f"logit_bias: {texts[0][0][:40]!r} is not a token id.", "logit_bias")
     if fields.seed is not None and not -(2**63) <= fields.seed < 2**64:
         raise invalid("seed: must fit in 64 bits.", "seed")
     seed = draw_seed() if fields.seed is None or fields.seed == -1 else fields.seed % 2**64
@@ -79,7 +87,7 @@ def sampling_of(fields: SamplingFields, draw_seed: Callable[[], int], logprobs: 
         repeat_last_n=fields.repeat_last_n,
         frequency_penalty=fields.frequency_penalty,
         presence_penalty=fields.presence_penalty,
-        logit_bias=logit_bias_of(fields.logit_bias),
+        logit_bias=id_pairs(bias),
         logprobs=fields.n_probs if logprobs is None and fields.n_probs else logprobs,
         ignore_eos=fields.ignore_eos,
         dry_multiplier=fields.dry_multiplier,
@@ -93,35 +101,6 @@ def sampling_of(fields: SamplingFields, draw_seed: Callable[[], int], logprobs: 
         mirostat_tau=fields.mirostat_tau,
         mirostat_eta=fields.mirostat_eta,
     )
-
-
-def logit_bias_of(given: LogitBias | None) -> tuple[tuple[int, float], ...]:
-    """Return (token id, bias) pairs from OpenAI's object or llama.cpp's list; `false` there means never.
-
-    Raises:
-        ApiError: 400 for ids that are not numbers and biases outside −100..100.
-    """
-    if not given:
-        return ()
-    pairs = list(given.items()) if isinstance(given, dict) else list(given)
-    if len(pairs) > limits.LOGIT_BIAS_MAX:
-        raise invalid(f"logit_bias: at most {limits.LOGIT_BIAS_MAX} entries are taken.", "logit_bias")
-    return tuple((_token_id(token), _bias(bias)) for token, bias in pairs)
-
-
-def _token_id(token: int | str) -> int:
-    text = str(token)
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise invalid(f"logit_bias: {text[:40]!r} is not a token id.", "logit_bias")
-    return int(text)
-
-
-def _bias(bias: float | bool) -> float:
-    if bias is False:
-        return -100.0
-    if bias is True or not -100 <= bias <= 100:
-        raise invalid("logit_bias: a bias is a number from -100 to 100.", "logit_bias")
-    return float(bias)
 
 
 def stop_of(given: str | list[str] | None, param: str = "stop") -> tuple[str, ...]:

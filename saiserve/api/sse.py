@@ -19,8 +19,8 @@ import trio
 from saiserve import limits
 from saiserve.api.http import Call, Reply, Send, send_reply
 from saiserve.api.prepare import Prepared
-from saiserve.api.service import Answer, Service
-from saiserve.chat.events import AnswerEvent, AnswerFailed, Started
+from saiserve.api.service import Answer, Answering
+from saiserve.chat.events import AnswerEvent, AnswerFailed, Relayed, Started
 from saiserve.errors import ApiError, ErrorKind
 
 logger = logging.getLogger("saiserve.api")
@@ -69,7 +69,7 @@ class _Opened:
 
 
 async def _produce(
-    service: Service, prepared: Prepared, channel: trio.MemorySendChannel[_Opened | AnswerEvent]
+    service: Answering, prepared: Prepared, channel: trio.MemorySendChannel[_Opened | AnswerEvent]
 ) -> None:
     """Feed the channel with one answer, parsed; every fault becomes an `AnswerFailed`."""
     async with channel:
@@ -101,7 +101,7 @@ async def _pass_on(answer: Answer, parse: Parse, channel: trio.MemorySendChannel
 class Streamed:
     """An answer sent as server-sent events."""
 
-    service: Service
+    service: Answering
     prepared: Prepared
     encoder: Encoder
     keepalive_s: float = limits.KEEPALIVE_COMMENT_S
@@ -127,6 +127,7 @@ class Streamed:
     async def _relay(self, reader: trio.MemoryReceiveChannel[_Opened | AnswerEvent], send: Send) -> None:
         started = False
         route = ""
+        encode = _Encoding(self.encoder)
         waiting: list[AnswerEvent] = []
         while True:
             try:
@@ -143,7 +144,7 @@ class Streamed:
             is_silent = not batch
             if not (started or is_silent or _shows(waiting)):
                 continue
-            data = b"".join(map(self.encoder.encode, waiting))
+            data = b"".join(map(encode, waiting))
             waiting.clear()
             if is_silent:
                 data += self.encoder.keepalive()
@@ -156,6 +157,28 @@ class Streamed:
         if not started:
             raise ApiError(ErrorKind.INTERNAL, "The answer ended before it began.")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _Encoding:
+    """Events as the client's bytes: an upstream's own where it speaks the client's dialect, the encoder's otherwise."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._relays = False
+        self._ended = False
+
+    def __call__(self, event: AnswerEvent) -> bytes:
+        """Return the bytes for one event."""
+        match event:
+            case Relayed():
+                self._relays, self._ended = True, self._ended or event.is_end
+                return event.data
+            case Started(relayed=True):
+                self._relays = True
+                return b""
+            case AnswerFailed() if not self._ended:
+                return self._encoder.encode(event)
+        return b"" if self._relays else self._encoder.encode(event)
 
 
 def _shows(events: list[AnswerEvent]) -> bool:
@@ -202,7 +225,7 @@ def header_text(text: str) -> bytes:
 class Whole:
     """An answer sent as one reply, after its last event."""
 
-    service: Service
+    service: Answering
     prepared: Prepared
     collector: Collector
 
@@ -214,6 +237,7 @@ class Whole:
         """
         route = ""
         failure: ApiError | None = None
+        relayed = bytearray()
         async with trio.open_nursery() as nursery:
             writer, reader = trio.open_memory_channel[_Opened | AnswerEvent](limits.STREAM_BUFFER_MESSAGES)
             nursery.start_soon(_produce, self.service, self.prepared, writer)
@@ -222,10 +246,13 @@ class Whole:
                     route = item.route
                 elif isinstance(item, AnswerFailed):
                     failure = item.error
+                elif isinstance(item, Relayed):
+                    relayed += item.data
                 else:
                     self.collector.add(item)
             nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
         headers = (("x-sai-route", header_text(route).decode()),) if route else ()
-        await send_reply(send, Reply(msgspec.json.encode(self.collector.body()), headers=headers))
+        body = bytes(relayed) or msgspec.json.encode(self.collector.body())
+        await send_reply(send, Reply(body, headers=headers))

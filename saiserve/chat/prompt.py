@@ -18,7 +18,8 @@ def prompt_of(request: GenerationRequest) -> Prompt:
     return Prompt(
         messages=tuple(_message(message) for message in request.messages),
         tools=tuple(_tool(tool) for tool in shown),
-        add_generation_prompt=not request.continue_final,
+        add_generation_prompt=not request.continue_final
+        and request.template_options.get("add_generation_prompt", True) is not False,
         continue_final=request.continue_final,
         template_options=request.template_options,
     )

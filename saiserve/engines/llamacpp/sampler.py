@@ -82,6 +82,8 @@ class Sampler:
         self._bias = np.fromiter(bias.values(), np.float32, len(bias))
         self._banned = np.fromiter(sorted(vocabulary.end_tokens), np.int64) if sampling.ignore_eos else None
         self._mu = 2.0 * sampling.mirostat_tau
+        self._left: tuple[Ids, NDArray[np.float64]] | None = None
+        """What the stages left to draw from last time, best first, with weights; None = the whole vocabulary."""
         self.is_greedy = sampling.temperature <= 0 or sampling.top_k == 1
 
     def accept(self, token: int) -> None:
@@ -98,7 +100,8 @@ class Sampler:
         Raises:
             SamplingError: no finite logit is left.
         """
-        raw = logits.copy() if self._sampling.logprobs is not None else None
+        sampling = self._sampling
+        raw = logits.copy() if sampling.logprobs is not None and not sampling.after_stages else None
         self._adjust(logits)
         if mask is not None:
             np.copyto(logits, -np.inf, where=mask)
@@ -107,7 +110,9 @@ class Sampler:
         if not math.isfinite(peak):
             raise SamplingError("the model's output is not a number" if math.isnan(peak) else "no token is allowed")
         token = best if self.is_greedy else self._draw(logits, peak, position)
-        return Drawn(token, None if raw is None else self._logprob(raw, token))
+        if sampling.logprobs is None:
+            return Drawn(token)
+        return Drawn(token, self._drawn_by(logits, peak, token) if raw is None else self._logprob(raw, token))
 
     def best(self, adjusted: Floats, mask: NDArray[np.bool_]) -> int:
         """The best allowed token of logits that `draw` has already adjusted."""
@@ -132,6 +137,7 @@ class Sampler:
             return self._mirostat(logits, peak, chance)
         narrows = sampling.top_k > 0 or sampling.typical_p < 1 or sampling.top_p < 1 or sampling.min_p > 0
         if not narrows and sampling.xtc_probability <= 0:
+            self._left = None
             return _draw_from_all(logits, peak, sampling.temperature, chance)
         ids, values = self._candidates(logits, peak)
         if sampling.min_p > 0:
@@ -140,6 +146,7 @@ class Sampler:
             start = _xtc_dropped(values, sampling.xtc_threshold)
             ids, values = ids[start:], values[start:]
         weights = np.exp((values - values[0]).astype(np.float64) / sampling.temperature)
+        self._left = ids, weights
         return int(ids[_pick(weights, chance)])
 
     def _candidates(self, logits: Floats, peak: float) -> tuple[Ids, Floats]:
@@ -171,9 +178,29 @@ class Sampler:
             count = _mirostat_count(shares, self._mu, len(logits))
         else:
             count = max(1, int((surprise <= self._mu).sum()))
+        self._left = ids[:count], shares[:count]
         chosen = _pick(shares[:count], chance)
         self._mu -= sampling.mirostat_eta * (float(surprise[chosen]) - sampling.mirostat_tau)
         return int(ids[chosen])
+
+    def _drawn_by(self, logits: Floats, peak: float, token: int) -> TokenLogprob:
+        """The token with the probabilities it was drawn by; what had none is left out."""
+        spelling = self._vocabulary.spelling
+        if self.is_greedy:
+            ids, weights = np.array([token], np.int64), np.ones(1)
+        elif self._left is None:
+            ids, values = _within(logits, peak, math.inf)
+            weights = np.exp((values - values[0]).astype(np.float64) / self._sampling.temperature)
+        else:
+            ids, weights = self._left
+        total = float(weights.sum())
+        count = min(self._sampling.logprobs or 0, int((weights > 0).sum()))
+        top = tuple(
+            (other, spelling(other), math.log(weight / total))
+            for other, weight in zip(ids[:count].tolist(), weights[:count].tolist(), strict=True)
+        )
+        own = float(weights[int((ids == token).nonzero()[0][0])])
+        return TokenLogprob(token, spelling(token), math.log(own / total) if own > 0 else -math.inf, top)
 
     def _logprob(self, raw: Floats, token: int) -> TokenLogprob:
         peak = float(raw.max())

@@ -11,7 +11,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from saiserve.api.chat_reply import ChatCollector, ChatStreamEncoder
+from saiserve.api.chat_reply import ChatCollector, ChatHead, ChatStreamEncoder
 from saiserve.api.completions import CompletionCollector, CompletionStreamEncoder
 from saiserve.api.openai_common import FINISH_REASONS
 from saiserve.chat.events import AnswerFailed
@@ -20,7 +20,7 @@ from tests.property.api.events import answers, gathered, server_sent
 
 
 def chat_stream(choices, events, usage=True):
-    encoder = ChatStreamEncoder(completion_id="chatcmpl-1", created=1, model="m", choices=choices, usage=usage)
+    encoder = ChatStreamEncoder(ChatHead("chatcmpl-1", 1, "m"), choices=choices, usage=usage)
     return [json.loads(data) if data != "[DONE]" else data for _, data in encode(encoder, events)]
 
 
@@ -78,7 +78,7 @@ def test_chunks_keep_the_shape_clients_trip_over(answer, usage):
 @given(answers())
 def test_the_whole_chat_reply_says_what_the_stream_says(answer):
     choices, events = answer
-    collector = ChatCollector(completion_id="chatcmpl-1", created=1, model="m", choices=choices)
+    collector = ChatCollector(ChatHead("chatcmpl-1", 1, "m"), choices=choices)
     for event in events:
         collector.add(event)
     reply = ChatCompletion.model_validate(collector.body())
