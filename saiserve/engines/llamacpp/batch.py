@@ -48,4 +48,5 @@ def compose(decoding: Sequence[Stream], prefilling: Sequence[tuple[Stream, int]]
             rows[-1] = rows[-1]._replace(wants_logits=True)
             samples.append(Sample(len(rows) - 1, stream.job.id, end))
         parts.append(Part(stream.job.id, first, len(rows), True))
-    return Step(tuple(rows), tuple(samples), tuple(parts))
+    first_of_all = decoding[0] if decoding else prefilling[0][0]
+    return Step(tuple(rows), tuple(samples), tuple(parts), first_of_all.job.adapter)

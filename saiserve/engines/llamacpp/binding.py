@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -28,6 +29,9 @@ STATE_PARTIAL = 1
 
 KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}
 """Names of KV cache types to ggml's numbers."""
+
+METADATA_BYTES_MAX = 256
+"""Of a value asked of llama.cpp."""
 
 Logits = NDArray[np.float32]
 
@@ -92,8 +96,20 @@ class LlamaModel:
         self.embedding_size = int(llama_cpp.llama_model_n_embd_out(handle))
         self.window = int(llama_cpp.llama_model_n_swa(handle))
         self.is_recurrent = bool(llama_cpp.llama_model_is_recurrent(handle) or llama_cpp.llama_model_is_hybrid(handle))
+        self.architecture = _metadata(handle, "general.architecture")
         self.has_decoder = bool(llama_cpp.llama_model_has_decoder(handle))
         self.parameters = int(llama_cpp.llama_model_n_params(handle))
+
+    def load_adapter(self, path: Path) -> Any:
+        """Load a LoRA adapter for this model; freed with it. Before contexts are made: they reserve room for it.
+
+        Raises:
+            LoadError: llama.cpp refused it.
+        """
+        handle = llama_cpp.llama_adapter_lora_init(self.handle, str(path).encode())
+        if not handle:
+            raise LoadError(f"llama.cpp did not take the adapter {path}: {failure_reason()}")
+        return handle
 
     def close(self) -> None:
         """Free the weights; contexts first."""
@@ -129,6 +145,7 @@ class LlamaContext:
         self.outputs_max = settings.outputs_max
         self._rows = BatchArrays(self.batch_max)
         self._threads = settings.threads
+        self._adapter: tuple[Any, float] = (None, 0.0)
         self._row_type = ctypes.c_float * self._vocabulary_size
         self._outputs: frozenset[int] = frozenset()
         self._window = model.window
@@ -202,6 +219,19 @@ class LlamaContext:
         # Ten times cheaper than numpy's as_array, which builds a type on each call.
         row = memoryview(self._row_type.from_address(ctypes.addressof(pointer.contents)))
         return np.frombuffer(row, np.float32)
+
+    def use_adapter(self, adapter: Any, scale: float) -> None:
+        """Compute with this LoRA adapter, None for none, from the next batch on; changes nothing when it is in use."""
+        if (adapter, scale) == self._adapter:
+            return
+        self._adapter = (adapter, scale)
+        if adapter is None:
+            llama_cpp.llama_set_adapters_lora(self._handle, None, 0, None)
+            return
+        adapters = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(
+            ctypes.cast(adapter, llama_cpp.llama_adapter_lora_p_ctypes)
+        )
+        llama_cpp.llama_set_adapters_lora(self._handle, adapters, 1, (ctypes.c_float * 1)(scale))
 
     def use_threads(self, threads: int) -> None:
         """Compute with so many threads from the next batch on."""
@@ -340,6 +370,12 @@ def _context_params(settings: ContextSettings) -> llama_cpp.llama_context_params
     params.no_perf = True
     params.pooling_type = llama_cpp.LLAMA_POOLING_TYPE_NONE
     return params
+
+
+def _metadata(model: llama_cpp.llama_model_p, key: str) -> str:
+    buffer = ctypes.create_string_buffer(METADATA_BYTES_MAX)
+    length = llama_cpp.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
+    return buffer.value.decode("utf-8", "replace") if length >= 0 else ""
 
 
 def failure_reason() -> str:

@@ -78,6 +78,11 @@ class EmbeddingQueue:
         first = self._waiting[0]
         return len(first.inputs[0]) - first.done
 
+    @property
+    def next_model(self) -> str:
+        """The model named by the request in turn; one must be waiting."""
+        return self._waiting[0].request.model
+
     def run(self) -> Embedded | None:
         """Compute the next chunk; the answer when it was a request's last. An input without room begins again."""
         pending = self._waiting[0]

@@ -26,6 +26,8 @@ class Job:
     """Prefixes are shared only among jobs of equal isolation."""
     boundaries: tuple[int, ...] = ()
     """Ascending offsets into `tokens` where a message ends: places worth a checkpoint."""
+    adapter: str = ""
+    """LoRA adapter to compute with; `isolation` must differ between adapters, whose caches differ."""
 
     def __post_init__(self) -> None:
         """Refuse what no engine could compute."""
@@ -67,6 +69,8 @@ class Step:
     rows: tuple[Row, ...]
     samples: tuple[Sample, ...]
     parts: tuple[Part, ...]
+    adapter: str = ""
+    """LoRA adapter that all of it is computed with."""
 
 
 @dataclass(frozen=True, slots=True)

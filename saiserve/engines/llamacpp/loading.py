@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from saiserve.engines.llamacpp.adapters import Adapters
 from saiserve.engines.llamacpp.binding import KV_TYPES, ContextSettings, LlamaContext, LlamaModel, LoadError
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler
 from saiserve.engines.llamacpp.estimate import MemoryEstimate, estimate_memory, gigabytes, sizes
@@ -32,9 +33,9 @@ from saiserve.engines.llamacpp.worker import Worker
 
 SEQUENCES_MAX_RECURRENT = 16
 """Recurrent state is reserved for each sequence, so there are fewer."""
-LANES_MIN = 4
 PARK_AFTER_S = 0.5
 """Idle prefixes leave the KV cache after so long on a CPU, where every cell is looked at by every stream's step."""
+LANES_MIN = 4
 """Fewer would make a measurement beside busy neighbours last for the engine's life."""
 LONGEST_STEP_S = 8.0
 """On slow machines the batch shrinks to what takes this long, so that cancels and heartbeats come through."""
@@ -74,6 +75,7 @@ def load_worker(
                 threads=threads_for(settings.threads),
                 flash_attention=settings.flash_attention,
             )
+        adapters = Adapters(model, settings.model_id, settings.adapters)
         context = _open_context(model, cells, settings)
         vocabulary = Vocabulary(model.vocab)
         template = _template(file, settings, vocabulary)
@@ -91,6 +93,7 @@ def load_worker(
         vector_inputs=VectorInputs(
             vocabulary, pooling=POOLING_USUAL, size=model.embedding_size, tokens_max=context_tokens
         ),
+        adapters=adapters,
         compiler=ConstraintCompiler(vocabulary, model.vocab),
         scheduler=Scheduler(context, _scheduler_config(settings, context, speeds, lanes)),
         context_tokens=context_tokens,
@@ -200,5 +203,5 @@ def _scheduler_config(settings: EngineSettings, context: LlamaContext, speeds: S
         prefill_rate=speeds.prefill_rate,
         decode_rate=speeds.stream_rates[1],
         pins=context.family is Family.WINDOW and settings.window_full,
-    )
         park_after_s=None if settings.gpu_layers else PARK_AFTER_S,
+    )

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from saiserve.engines.llamacpp.adapter_turns import AdapterTurns
 from saiserve.engines.llamacpp.admission import TYPICAL_ANSWER_TOKENS, Queue, ServiceTime
 from saiserve.engines.llamacpp.batch import allot_prefill, compose
 from saiserve.engines.llamacpp.checkpoints import checkpoint_places
@@ -104,6 +105,7 @@ class Scheduler:
         self._in_flight: Step | None = None
         self._suspects: list[str] = []
         self._service = ServiceTime()
+        self._turns = AdapterTurns()
         self._serial = 0
         self._embedding_after = 0
         self._counts: Counter[str] = Counter()
@@ -118,12 +120,12 @@ class Scheduler:
         """Whether `plan` still has something to move though it may return None: call it again soon when idle."""
         return self._cache.has_chores
 
-    # Jobs come and go
-
     @property
     def has_moved(self) -> bool:
         """Whether the last `plan` moved something: call it again at once when idle."""
         return self._cache.has_moved
+
+    # Jobs come and go
 
     def submit(self, now: int, job: Job) -> Refusal | None:
         """Take a job, or refuse it when the queue is full.
@@ -225,6 +227,7 @@ class Scheduler:
             step = self._compose(now)
         if step is not None:
             self._in_flight = step
+            self._turns.planned()
             self._counts["steps"] += 1
         return step
 
@@ -302,12 +305,14 @@ class Scheduler:
     def _compose(self, now: int) -> Step | None:
         """The next batch, made to fit the cells there are."""
         while True:
-            streams = self._eligible()
+            eligible = self._eligible()
+            streams = self._turns.pick(eligible)
+            beside = sum(stream.is_decoding for stream in eligible)
             decoding = [stream for stream in streams if stream.is_decoding]
             prefilling = sorted((s for s in streams if s.prefill_left > 0), key=self._prefill_order)
             if not decoding and not prefilling:
                 return None
-            allotted = allot_prefill(prefilling, self._prefill_rows(len(decoding), len(prefilling)))
+            allotted = allot_prefill(prefilling, self._prefill_rows(beside, len(prefilling)))
             wanted = len(decoding) + sum(count for _, count in allotted)
             if not self._cache.make_room(now, wanted):
                 allotted = allot_prefill(prefilling, self._cache.room - len(decoding))

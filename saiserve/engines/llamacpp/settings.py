@@ -15,6 +15,17 @@ CONTEXT_DEFAULT_MAX = 8_192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSettings:
+    """A LoRA adapter that requests may name."""
+
+    name: str
+    path: str
+    """A GGUF file of type adapter."""
+    scale: float = 1.0
+    """How strongly it is applied; 1 as trained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """Settings of one engine process; None means measured or taken from the model."""
 
@@ -55,3 +66,5 @@ class EngineSettings:
     """Share of each device; empty: by their free memory."""
     numa: str = "off"
     """off, distribute, isolate or numactl."""
+    adapters: tuple[AdapterSettings, ...] = ()
+    """Served as models of their own, `model_id:name`, on the same weights."""

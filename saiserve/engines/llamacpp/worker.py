@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import msgspec
 
 from saiserve import limits
+from saiserve.engines.llamacpp.adapters import Adapters
 from saiserve.engines.llamacpp.answer import NS, Answer, Clock
 from saiserve.engines.llamacpp.binding import LlamaContext
 from saiserve.engines.llamacpp.constraint import ConstraintBroken, ConstraintCompiler, ConstraintError, Matcher
@@ -63,6 +64,7 @@ class Worker:
         vocabulary: Vocabulary,
         reader: PromptReader,
         vector_inputs: VectorInputs,
+        adapters: Adapters,
         compiler: ConstraintCompiler,
         scheduler: Scheduler,
         context_tokens: int,
@@ -74,6 +76,7 @@ class Worker:
         self._vocabulary = vocabulary
         self._reader = reader
         self._vector_inputs = vector_inputs
+        self._adapters = adapters
         self._compiler = compiler
         self._scheduler = scheduler
         self._context_tokens = context_tokens
@@ -123,6 +126,7 @@ class Worker:
             for token in request.resume_tokens:
                 if not 0 <= token < self._vocabulary.size:
                     raise PromptRefusal(RefusalReason.BAD_REQUEST, f"resume token {token} is unknown")  # noqa: TRY301
+            self._adapters.name_in(request.model)
             prompt = self._reader.read(request.prompt)
         except PromptRefusal as refusal:
             self._refuse(request.id, refusal.reason, str(refusal))
@@ -168,13 +172,15 @@ class Worker:
             clock=Clock(submitted_at=now, told_at=now),
         )
         answer.resume(self._vocabulary)
+        adapter = self._adapters.name_in(request.model)
         job = Job(
             id=request.id,
             tokens=prompt.ids + request.resume_tokens,
             prompt_tokens=len(prompt.ids),
             max_tokens=max(1, most - answer.count),
             priority=max(-100, min(100, request.priority)),
-            isolation=request.isolation,
+            isolation=f"{adapter}\x00{request.isolation}",
+            adapter=adapter,
             boundaries=prompt.boundaries,
         )
         cached = self._scheduler.cached_tokens(job)
@@ -224,6 +230,7 @@ class Worker:
             self._refuse(request.id, RefusalReason.BUSY, "the embedding queue is full", retry_after_s=1.0)
             return
         try:
+            self._adapters.name_in(request.model)
             pooling, inputs = self._vector_inputs.read(request)
         except PromptRefusal as refusal:
             self._refuse(request.id, refusal.reason, str(refusal), prompt_tokens=refusal.prompt_tokens)
@@ -243,6 +250,7 @@ class Worker:
             return self._embed_next(now) or self._scheduler.has_moved
         self._context.use_threads(self._threads.threads)
         decode_started = time.perf_counter_ns()
+        self._adapters.apply(self._context, plan.adapter)
         outcome = self._context.decode(plan.rows)
         decode_ns = time.perf_counter_ns() - decode_started
         if outcome is DecodeOutcome.DONE:
@@ -295,6 +303,7 @@ class Worker:
         if cells == 0 or self._scheduler.embedding_turn(now, cells) is None:
             return False
         started = time.perf_counter_ns()
+        self._adapters.apply(self._context, self._adapters.name_in(self._embeddings.next_model))
         answer = self._embeddings.run()
         elapsed = time.perf_counter_ns() - started
         self._scheduler.embedding_done(now + elapsed, elapsed)

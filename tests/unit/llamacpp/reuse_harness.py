@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from saiserve.engines.llamacpp.binding import LlamaContext
-from saiserve.engines.llamacpp.job import Job, Notice, Started
+from saiserve.engines.llamacpp.job import Job, Notice, Started, Step
 from saiserve.engines.llamacpp.kv import DecodeOutcome, Row
 from saiserve.engines.llamacpp.scheduler import Scheduler, SchedulerConfig
 
@@ -41,8 +42,11 @@ class Harness:
         hot_cells_max: int = 2048,
         host_bytes: int = 0,
         pins: bool = True,
+        before: Callable[[Step], None] = lambda _step: None,
     ) -> None:
+        """`before` is called ahead of each step."""
         self.context = context
+        self._before = before
         self.now = 0
         self.scheduler = Scheduler(
             context,
@@ -59,7 +63,16 @@ class Harness:
         self.runs: dict[str, Run] = {}
         self._serial = 0
 
-    def submit(self, tokens: tuple[int, ...], *, draw: int, resumed: int = 0, boundaries: tuple[int, ...] = ()) -> Run:
+    def submit(
+        self,
+        tokens: tuple[int, ...],
+        *,
+        draw: int,
+        resumed: int = 0,
+        boundaries: tuple[int, ...] = (),
+        adapter: str = "",
+        isolation: str = "",
+    ) -> Run:
         """Queue a prompt; its last `resumed` tokens count as an answer begun elsewhere."""
         self._serial += 1
         job = Job(
@@ -68,6 +81,8 @@ class Harness:
             prompt_tokens=len(tokens) - resumed,
             max_tokens=draw,
             boundaries=boundaries,
+            adapter=adapter,
+            isolation=isolation,
         )
         assert self.scheduler.submit(self.now, job) is None
         run = self.runs[job.id] = Run(job)
@@ -80,6 +95,7 @@ class Harness:
         self._note(self.scheduler.notices())
         if step is None:
             return False
+        self._before(step)
         outcome = self.context.decode(step.rows)
         self._note(self.scheduler.completed(self.now, step, outcome, STEP_NS))
         if outcome is not DecodeOutcome.DONE:
