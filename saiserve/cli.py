@@ -154,7 +154,7 @@ def _check_models(settings: Settings, entries: Sequence[CatalogEntry]) -> None:
     import trio
 
     from saiserve.models.store import store_from
-    from saiserve.residents import context_of
+    from saiserve.residency.source import context_of
 
     for entry in entries:
         context_of(settings, entry)

@@ -44,8 +44,6 @@ MODEL_NAME_CHARACTERS_MAX: Final = 256
 # The life of one request
 ATTEMPTS_MAX: Final = 3
 """Attempts for one choice over its whole life, wherever they run."""
-HOPS_MAX: Final = 1
-"""A peer serves or refuses; it never forwards again."""
 CONNECT_S: Final = 1.0
 """Longest wait for a connection to a peer."""
 ACCEPTED_S: Final = 2.0
@@ -82,6 +80,20 @@ ENGINE_RESTART_FIRST_S: Final = 0.5
 """Wait before the first restart of a crashed engine; doubles each time."""
 ENGINE_RESTART_MAX_S: Final = 60.0
 """Longest wait between restarts."""
+
+# Models loaded while the node runs
+LOAD_WAIT_S: Final = 300.0
+"""Longest wait of a request for a model that is being loaded."""
+LOAD_WAITERS_MAX: Final = 256
+"""Requests that wait for one model to be loaded; beyond it 503 with the time it will take."""
+LOAD_RETRY_S: Final = 5.0
+"""`Retry-After` when nothing tells how long a load takes."""
+LOAD_ROOM_S: Final = 30.0
+"""Longest wait for busy models to end, so that another fits into the memory budget."""
+LOAD_BACKOFF_FIRST_S: Final = 15.0
+"""How long a model that could not be loaded is not tried again; doubles each time."""
+LOAD_BACKOFF_MAX_S: Final = 300.0
+"""Longest such pause."""
 
 # Peers
 PEER_CONNECTIONS_MAX: Final = 256

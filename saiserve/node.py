@@ -36,6 +36,7 @@ from saiserve.fleet.news import News
 from saiserve.fleet.view import FleetView
 from saiserve.host import HostMeter, LoopLag
 from saiserve.models.catalog import Catalog, CatalogEntry
+from saiserve.models.served import on_demand_models
 from saiserve.models.store import store_from
 from saiserve.peers.client import Peer, PeerClient
 from saiserve.residents import Residents
@@ -87,7 +88,10 @@ class Node:
         self.view = FleetView(self.settings.node_name)
         self.salt = mark_salt(self.settings)
         self.news = News(self.view, clock_ns, self._describe)
-        self.residents = Residents(self.settings, self.entries, store_from(self.settings), self.suspects, self.publish)
+        on_demand = on_demand_models(self.settings, self.entries, self.catalog)
+        self.catalog = self.catalog.with_entries(on_demand)
+        store = store_from(self.settings)
+        self.residents = Residents(self.settings, self.entries, store, self.suspects, self.publish, on_demand)
         self.upstreams = Upstreams(self.settings.upstreams, clock_ns)
         self.dispatcher = Dispatcher(
             route=self.route,
@@ -112,7 +116,8 @@ class Node:
         model = self.catalog.resolve(name)
         if model in self.catalog.entries:
             return model
-        return self.view.model_called(model)
+        base, colon, adapter = model.rpartition(":")
+        return self.view.model_called(f"{self.catalog.resolve(base)}:{adapter}" if colon else model)
 
     def rule(self, name: str) -> RouteRule:
         """What a name may use: its route, or an upstream's model of that name, or the members' model of that name.
@@ -195,7 +200,7 @@ class Node:
         return NodeFacts(
             version=self._facts_version,
             advertise=str(self.settings.cluster_advertise or Address(self.settings.host, self.settings.port)),
-            lanes=max(1, sum(model.lanes for model in models)),
+            lanes=max(1, self.residents.lanes),
             key_ids=self.cluster.keyring.ids if self.cluster is not None else (),
             draining=self.draining,
             no_engine=not models,

@@ -21,7 +21,7 @@ from saiserve.chat.request import GenerationRequest
 from saiserve.dispatch.choice import clock_ns
 from saiserve.dispatch.dispatcher import Answer as DispatchedAnswer
 from saiserve.dispatch.ports import Fitted
-from saiserve.dispatch.refusals import final_error, upstream_error
+from saiserve.dispatch.refusals import final_error, passing_error
 from saiserve.engines.engine import HopError
 from saiserve.engines.messages import Count, Counted, Embed, Embedded, Refused
 from saiserve.engines.spoken import Source
@@ -31,7 +31,7 @@ from saiserve.logs import ROUTE_LOGGER
 from saiserve.metering.metrics import Tally
 from saiserve.node import Node
 from saiserve.node_names import later_cards
-from saiserve.residents import Resident
+from saiserve.residency.resident import Resident
 from saiserve.routing.candidate import RoutingRequest
 
 route_log = logging.getLogger(ROUTE_LOGGER)
@@ -61,7 +61,15 @@ class _Watched:
 
 def _with_file(card: ModelCard, resident: Resident) -> ModelCard:
     """The card with what only a node that has the model's file knows."""
-    card = replace(card, size_bytes=resident.size_bytes, chat_template=resident.chat_template)
+    progress = resident.progress(trio.current_time()) if resident.state is ModelState.LOADING else None
+    card = replace(
+        card,
+        size_bytes=resident.size_bytes,
+        chat_template=resident.chat_template,
+        path=resident.path.name if resident.path is not None else "",
+        busy=resident.load.busy,
+        progress=progress,
+    )
     facts = resident.facts
     if facts is None:
         return card
@@ -190,11 +198,7 @@ class NodeService:
             error = final_error(answer)
             if error is not None:
                 raise error
-            told = upstream_error(answer)
-            if told is not None:
-                last = told
-                continue
-            last = ApiError(ErrorKind.BUSY, "every node that has the model is busy; try again", retry_after_s=2)
+            last = passing_error(answer)
         raise last
 
     def models(self) -> tuple[ModelCard, ...]:
@@ -209,23 +213,30 @@ class NodeService:
                 created=self._started_at,
                 context_tokens=known.context_tokens,
                 capabilities=known.tags,
-                state="ready" if known.ready else "unavailable",
+                state=known.state,
                 display_name=entry.title if entry is not None else known.id,
                 lanes=known.lanes,
             )
-            resident = node.residents.models.get(known.id)
+            resident = node.residents.find(known.id)
             cards.append(card if resident is None else _with_file(card, resident))
         return (*cards, *later_cards(node, tuple(cards), self._started_at))
 
     def cluster_state(self) -> dict[str, Any]:
-        """This node's view of all members."""
-        return self._node.view.state(clock_ns())
+        """This node's view of all members; of its own models also how far they are loaded."""
+        state, now = self._node.view.state(clock_ns()), trio.current_time()
+        for member in state["members"]:
+            for model in member["models"] if member["local"] else ():
+                resident = self._node.residents.find(model["id"])
+                if resident is not None and resident.state is ModelState.LOADING:
+                    model["progress"] = resident.progress(now)
+        return state
 
     def unready(self) -> str:
         """Why this node takes no requests; empty when it does."""
         if self._node.draining:
             return "draining, this node is about to stop"
-        loading = [m for m, r in self._node.residents.models.items() if r.state is not ModelState.READY]
+        models = self._node.residents.models
+        loading = [m for m, r in models.items() if r.at_start and r.state is not ModelState.READY]
         return f"loading {', '.join(loading)}" if loading else ""
 
     def _refuse_when_draining(self) -> None:

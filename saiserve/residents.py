@@ -1,65 +1,37 @@
-"""The models of this node: located, loaded, kept running, and told of to the rest of the node.
+"""The models of this node: which it has, which it can load, and what it tells the rest of the node of them.
 
-One `Resident` per model. A model that cannot be loaded at start ends the node with one sentence: an operator who asked
-for it must not find out from a client.
+One `Resident` per model. Those of MODELS are loaded at start and stay; one that cannot be loaded then ends the node with
+one sentence: an operator who asked for it must not find out from a client. Those of MODELS_ON_DEMAND are looked at then,
+and loaded when somebody asks. docs/models.md tells the whole.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 import trio
 
 from saiserve.config import Settings
-from saiserve.dispatch.choice import clock_ns
-from saiserve.dispatch.suspects import GuardedEngine, Suspects
-from saiserve.engines.engine import Engine
-from saiserve.engines.llamacpp.gguf_file import ModelFileError, read_model_file
+from saiserve.dispatch.suspects import Suspects
 from saiserve.engines.messages import Load
-from saiserve.engines.simulated import SimulatedEngine, parse_simulated
 from saiserve.errors import SettingsError
 from saiserve.fleet.facts import ModelFact, ModelState, capability_bits
 from saiserve.models.catalog import CatalogEntry
-from saiserve.models.store import ModelStore, file_digest, progress_line
+from saiserve.models.store import ModelStore
+from saiserve.residency.budget import budget_bytes
+from saiserve.residency.loader import Loader, NoRoomError
+from saiserve.residency.local_model import LocalModel
+from saiserve.residency.resident import Life, Resident
+from saiserve.residency.source import SIMULATED, context_of, look_at
 from swimcluster.nursery import open_plain_nursery
-
-if TYPE_CHECKING:
-    from saiserve.engines.llamacpp.protocol import ModelFacts
-    from saiserve.engines.llamacpp.supervisor import LlamaEngine
 
 log = logging.getLogger(__name__)
 
-CONTEXT_DEFAULT_MAX: Final = 8192
-"""Context of one request when nobody set it; longer ones cost memory that most nodes want for lanes."""
-WATCH_S: Final = 0.25
-"""How often an engine's readiness is looked at."""
-
-
-@dataclass(slots=True)
-class Resident:
-    """One model of this node and how far it is."""
-
-    entry: CatalogEntry
-    state: ModelState = ModelState.LOADING
-    engine: Engine | None = None
-    source: LlamaEngine | SimulatedEngine | None = None
-    digest: bytes = b""
-    context_tokens: int = 0
-    path: Path | None = None
-    size_bytes: int = 0
-    chat_template: str = ""
-    """The source of the template in use, the catalog's or the file's own; empty when there is none."""
-    facts: ModelFacts | None = None
-    """What loading found out; None for simulated models."""
-
-    @property
-    def load(self) -> Load:
-        """The engine's last own report; empty while there is none."""
-        return self.engine.load if self.engine is not None else Load()
+_FIRST_TOLD: Final = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING, ModelState.FAILED, ModelState.LOADABLE)
+"""What is resident comes first: metadata and vitals leave out the last models when there is no room for all."""
 
 
 @dataclass(slots=True)
@@ -71,131 +43,152 @@ class Residents:
     store: ModelStore
     suspects: Suspects
     on_change: Callable[[], None]
+    on_demand: Sequence[CatalogEntry] = ()
     models: dict[str, Resident] = field(default_factory=dict)
+    loader: Loader = field(init=False)
+    _nursery: trio.Nursery | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.models = {
-            entry.id: Resident(entry, context_tokens=context_of(self.settings, entry)) for entry in self.entries
-        }
+        budget = budget_bytes(self.settings.memory_mib)
+        self.loader = Loader(budget, self.store, self.suspects, self.models.values, self._changed)
+        for entry in self.entries:
+            self.models[entry.id] = self._resident(entry, at_start=True)
+        for entry in self.on_demand:
+            self.models[entry.id] = self._resident(entry, at_start=False)
 
-    def engine(self, model: str) -> Engine | None:
-        """The engine that serves a model here, or None."""
-        resident = self.models.get(model)
-        return resident.engine if resident is not None and resident.state is ModelState.READY else None
+    def engine(self, model: str) -> LocalModel | None:
+        """The way to a model of this node, loaded or not; None when it is none of its."""
+        resident = self.find(model)
+        return LocalModel(resident, self.begin) if resident is not None else None
+
+    def find(self, model: str) -> Resident | None:
+        """The model of this id, or the one that `id:adapter` belongs to."""
+        base, _, adapter = model.rpartition(":")
+        owner = self.models.get(base)
+        return owner if owner is not None and adapter in owner.adapters else self.models.get(model)
 
     @property
-    def all_ready(self) -> bool:
-        """Whether every model of this node can serve."""
-        return all(resident.state is ModelState.READY for resident in self.models.values())
+    def lanes(self) -> int:
+        """Streams that all loaded models serve at once; a model's adapters share its lanes."""
+        return sum(resident.load.lanes for resident in self.models.values())
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that all models count for now."""
+        return sum(resident.held_bytes for resident in self.models.values())
 
     def facts(self) -> tuple[ModelFact, ...]:
         """What this node tells others of its models."""
+        told = sorted(self.models.values(), key=lambda resident: _FIRST_TOLD.index(resident.state))
         return tuple(
             ModelFact(
-                id=resident.entry.id,
-                digest=resident.digest,
+                id=model,
+                digest=digest,
                 state=resident.state,
                 context=resident.context_tokens,
-                capability_bits=capability_bits(resident.entry.capabilities),
+                capability_bits=capability_bits(resident.capabilities),
                 lanes=resident.load.lanes,
+                waits=resident.is_coming,
             )
-            for resident in self.models.values()
+            for resident in told
+            for model, digest in resident.names()
         )
 
     def loads(self) -> Mapping[str, Load]:
-        """Each ready model's load."""
-        return {model: r.load for model, r in self.models.items() if r.state is ModelState.READY}
+        """Each model's load; empty for those that are not resident."""
+        return {
+            model: r.load if r.state is ModelState.READY else Load()
+            for r in self.models.values()
+            for model, _ in r.names()
+        }
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Load all models and keep their engines running; started once all can serve.
+        """Load the models of the start and keep all engines running; started once those can serve.
 
         Raises:
-            SettingsError: a model cannot be had or loaded.
+            SettingsError: a model cannot be had or loaded, or could never be.
         """
         async with open_plain_nursery() as nursery:
-            for resident in self.models.values():
-                await nursery.start(self._run_one, resident)
+            self._nursery = nursery
+            for resident in [resident for resident in self.models.values() if resident.at_start]:
+                await self.begin(resident).settled.wait()
+                if resident.error:
+                    raise SettingsError(resident.error)
+            for resident in [resident for resident in self.models.values() if resident.is_on_demand]:
+                await self._look_at(resident)
             task_status.started()
+            await trio.sleep_forever()
 
-    async def _run_one(self, resident: Resident, *, task_status: trio.TaskStatus[None]) -> None:
+    def begin(self, resident: Resident) -> Life:
+        """Order a model to be loaded; the life that is there already when it is."""
+        assert self._nursery is not None, "residents run"
+        if resident.life is None:
+            resident.life = Life()
+            resident.began_at, resident.error = trio.current_time(), ""
+            resident.state = ModelState.LOADING
+            self._nursery.start_soon(self.loader.live, resident, resident.life)
+            self._changed()
+        return resident.life
+
+    def order(self, entry: CatalogEntry, *, pin: bool) -> Resident:
+        """What an operator wants loaded, now; a pause after a failure does not hold for operators.
+
+        Raises:
+            SettingsError: settings that contradict the model.
+        """
+        resident = self.models.get(entry.id)
+        if resident is None:
+            resident = self.models[entry.id] = self._resident(entry, at_start=False)
+            resident.is_on_demand = False
+        resident.is_pinned = resident.is_pinned or pin
+        self.begin(resident)
+        return resident
+
+    async def unload(self, model: str) -> None:
+        """End a model's life once the requests in it are answered, or DRAIN_S is over; it may come back on demand.
+
+        A model that is not to be loaded on demand is forgotten, so that no client brings it back.
+        """
+        resident = self.models[model]
+        life = resident.life
+        if life is not None:
+            life.end()
+            await life.ended.wait()
+        resident.is_pinned = False
+        self._changed()
+
+    def _resident(self, entry: CatalogEntry, *, at_start: bool) -> Resident:
+        settings = self.settings.for_model(entry.id, *entry.aliases)
+        return Resident(
+            entry,
+            settings,
+            is_on_demand=not at_start,
+            is_pinned=at_start,
+            at_start=at_start,
+            state=ModelState.LOADING if at_start else ModelState.LOADABLE,
+            context_tokens=context_of(settings, entry),
+            capabilities=entry.capabilities,
+        )
+
+    async def _look_at(self, resident: Resident) -> None:
+        """Find out before somebody asks that a model on demand is damaged or too large, if its file is here."""
         entry = resident.entry
-        if entry.source.startswith("simulated:"):
-            await self._run_simulated(resident, task_status)
+        if entry.source.startswith(SIMULATED):
             return
-        report = progress_line(entry.id, lambda text: log.info("fetching %s", text.strip()), live=False)
-        resident.path = await self.store.locate(entry, progress=report)
-        log.info("loading %s and measuring how fast it is", entry.id)
-        template = entry.template_text
-        resident.digest = await trio.to_thread.run_sync(file_digest, resident.path, template or "")
-        try:
-            file = await trio.to_thread.run_sync(read_model_file, resident.path)
-        except ModelFileError as error:
-            raise SettingsError(f"model {entry.id!r} cannot be served: {error}") from error
-        resident.size_bytes, resident.chat_template = file.bytes_total, template or file.chat_template or ""
-        await self._run_llama(resident, template, task_status)
+        path = await self.store.present(entry)
+        if path is None:
+            return
+        prepared = await trio.to_thread.run_sync(look_at, entry, resident.settings, path)
+        prepared.note_in(resident)
+        room = self.loader.room_for(resident)
+        if room.is_final:
+            raise NoRoomError(room.refusal, is_final=True)
 
-    async def _run_simulated(self, resident: Resident, task_status: trio.TaskStatus[None]) -> None:
-        settings = replace(parse_simulated(resident.entry.source), model=resident.entry.id)
-        source = SimulatedEngine(settings)
-        resident.digest = settings.model.encode()[:8].ljust(8, b"\0")
-        resident.context_tokens = settings.context_tokens
-        self._serve(resident, source)
-        task_status.started()
-        await trio.sleep_forever()
-
-    async def _run_llama(self, resident: Resident, template: str | None, task_status: trio.TaskStatus[None]) -> None:
-        from saiserve.engines.llamacpp.settings import EngineSettings
-        from saiserve.engines.llamacpp.supervisor import EngineLoadError, EngineState, LlamaEngine
-
-        settings = self.settings
-        engine = LlamaEngine(
-            EngineSettings(
-                model_path=str(resident.path),
-                model_id=resident.entry.id,
-                context_tokens=resident.context_tokens or None,
-                lanes=settings.lanes or None,
-                threads=settings.threads or None,
-                kv_type=settings.kv_type,
-                chat_template=template,
-                gpu_layers=settings.gpu_layers,
-                cache_bytes=settings.cache_mib << 20,
-            )
-        )
-        async with open_plain_nursery() as nursery:
-            try:
-                await nursery.start(engine.run)
-            except EngineLoadError as error:
-                raise SettingsError(f"model {resident.entry.id!r} cannot be served: {error}") from error
-            resident.facts = engine.facts
-            self._serve(resident, engine)
-            log.info("%s is ready: %d lanes", resident.entry.id, resident.load.lanes)
-            task_status.started()
-            while True:
-                # A crashed engine restarts by itself; others must not route here meanwhile.
-                await trio.sleep(WATCH_S)
-                state = ModelState.READY if engine.state is EngineState.READY else ModelState.LOADING
-                if state is not resident.state:
-                    resident.state = state
-                    self.on_change()
-
-    def _serve(self, resident: Resident, source: LlamaEngine | SimulatedEngine) -> None:
-        resident.source = source
-        resident.engine = GuardedEngine(source, self.suspects, clock_ns)
-        resident.state = ModelState.READY
+    def _changed(self) -> None:
+        """Forget what an operator unloaded or could not load, then tell."""
+        for model, resident in list(self.models.items()):
+            is_gone = resident.life is None and not (resident.is_on_demand or resident.at_start)
+            was_at_start = resident.at_start and resident.life is None and resident.loads > 0
+            if is_gone or was_at_start:
+                del self.models[model]
         self.on_change()
-
-
-def context_of(settings: Settings, entry: CatalogEntry) -> int:
-    """The longest conversation of a model on this node, in tokens.
-
-    Raises:
-        SettingsError: more is set than the model was made for.
-    """
-    wanted = settings.context_tokens
-    if not wanted:
-        return min(entry.context_tokens, CONTEXT_DEFAULT_MAX)
-    if entry.title and wanted > entry.context_tokens:
-        raise SettingsError(
-            f"CONTEXT_TOKENS is {wanted}, but {entry.id} was made for {entry.context_tokens}: use at most that"
-        )
-    return wanted

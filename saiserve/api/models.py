@@ -69,7 +69,11 @@ def model_object(card: ModelCard) -> dict[str, Any]:
         "modalities": {"input": ["text", "image"] if "vision" in card.capabilities else ["text"], "output": ["text"]},
         "aliases": list(card.aliases),
         "tags": sorted(card.capabilities),
-        "status": {"value": STATUS.get(card.state, "unloaded"), "state": card.state},
+        "status": {
+            "value": STATUS.get(card.state, "unloaded"),
+            "state": card.state,
+            **({"progress": card.progress} if card.progress is not None else {}),
+        },
         "meta": {
             "vocab_type": 1,
             "n_vocab": card.vocabulary,

@@ -13,7 +13,7 @@ import msgspec
 
 from saiserve import limits
 from saiserve.dispatch.attempt import NS, Attempt, AttemptState, Deadlines
-from saiserve.dispatch.refusals import final_error, upstream_error
+from saiserve.dispatch.refusals import final_error, passing_error, upstream_error
 from saiserve.engines.messages import FinishReason, Generate, RefusalReason, Refused, Tokens
 from saiserve.engines.spoken import Spoken
 from saiserve.errors import ApiError, ErrorKind
@@ -30,7 +30,6 @@ _EXHAUSTED: dict[AttemptState, tuple[ErrorKind, str]] = {
     AttemptState.CUT: (ErrorKind.MODEL_UNAVAILABLE, "the connection to every node that was tried broke; try again"),
     AttemptState.STALLED: (ErrorKind.TIMED_OUT, "the nodes that were tried stopped answering; try again"),
     AttemptState.CRASHED: (ErrorKind.ENGINE_FAILED, "the engines that were tried failed on this request"),
-    AttemptState.REFUSED: (ErrorKind.MODEL_UNAVAILABLE, "no node that was tried can serve this model now; try again"),
 }
 
 
@@ -153,7 +152,8 @@ class Failover:
     def fail(self, error: ApiError) -> None:
         """There is no place for it at all, as routing sees it; a started answer keeps waiting for one instead."""
         if not self.accepted and self._error is None:
-            self._error = error
+            refused = self._last.refused if self._last is not None else None
+            self._error = error if refused is None else passing_error(refused)
         self.offer(())
 
     def take(self, message: Tokens) -> None:
@@ -233,7 +233,8 @@ class Failover:
     def _refused(self, attempt: Attempt, candidate: Candidate, now: int) -> None:
         refused = attempt.refused
         assert refused is not None
-        if refused.reason in _ELSEWHERE:
+        is_long = refused.reason is RefusalReason.LOADING and refused.retry_after_s > limits.FAILOVER_WAIT_S
+        if refused.reason in _ELSEWHERE and not is_long:
             self._busy = refused
             return
         told = upstream_error(refused)
@@ -244,7 +245,9 @@ class Failover:
         error = final_error(refused)
         if error is None or (self.tokens and refused.reason is RefusalReason.TOO_LONG):
             self._failed[candidate.id] = now
-            self._be_patient(now)
+            # Whoever names a time beyond our patience is believed: waiting for it here would be of no use.
+            if refused.retry_after_s <= limits.FAILOVER_WAIT_S or self.accepted:
+                self._be_patient(now)
             return
         self._error = error
 
@@ -335,15 +338,13 @@ class Failover:
 
     def _busy_error(self) -> ApiError:
         assert self._busy is not None
-        return ApiError(
-            ErrorKind.DRAINING if self._busy.reason is RefusalReason.DRAINING else ErrorKind.BUSY,
-            "every node that serves this model is busy; try again later",
-            retry_after_s=max(1.0, self._busy.retry_after_s),
-        )
+        return passing_error(self._busy)
 
     def _exhausted(self) -> ApiError:
         if self._last is None:
             return ApiError(ErrorKind.MODEL_UNAVAILABLE, "no node serves this model now; try again", retry_after_s=1.0)
+        if self._last.refused is not None:
+            return passing_error(self._last.refused)
         kind, message = _EXHAUSTED[self._last.state]
         again = 1.0 if kind is ErrorKind.MODEL_UNAVAILABLE else None
         return ApiError(kind, message, retry_after_s=again)

@@ -14,6 +14,13 @@ _FINAL: dict[RefusalReason, ErrorKind] = {
     RefusalReason.UPSTREAM_SAYS_NO: ErrorKind.UPSTREAM_SAYS_NO,
 }
 
+_PASSING: dict[RefusalReason, tuple[ErrorKind, str]] = {
+    RefusalReason.BUSY: (ErrorKind.BUSY, "every node that serves this model is busy"),
+    RefusalReason.DRAINING: (ErrorKind.DRAINING, "every node that serves this model is about to stop serving it"),
+    RefusalReason.LOADING: (ErrorKind.MODEL_UNAVAILABLE, "the model is being loaded"),
+    RefusalReason.NO_MODEL: (ErrorKind.MODEL_UNAVAILABLE, "no node that was asked has the model now"),
+}
+
 
 def final_error(refused: Refused) -> ApiError | None:
     """The error to tell the client when no other place would answer better; None when another may."""
@@ -41,3 +48,14 @@ def _error(kind: ErrorKind, refused: Refused) -> ApiError:
         prompt_tokens=refused.prompt_tokens,
         context_tokens=refused.context_tokens,
     )
+
+
+def passing_error(refused: Refused) -> ApiError:
+    """The error to tell the client when no place would take it now, in the words of the last that refused."""
+    told = upstream_error(refused)
+    if told is not None:
+        return told
+    kind, sentence = _PASSING.get(refused.reason, _PASSING[RefusalReason.NO_MODEL])
+    if refused.detail and kind is ErrorKind.MODEL_UNAVAILABLE:
+        sentence = f"the model cannot be served now: {refused.detail}"
+    return ApiError(kind, f"{sentence}; try again later", retry_after_s=max(1.0, refused.retry_after_s))

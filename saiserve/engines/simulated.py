@@ -91,6 +91,12 @@ class SimulatedSettings:
     """Length of an answer the model ends itself; 0: drawn from the prompt, 8–128."""
     restart_s: float = 0.5
     """How long requests are refused as LOADING after a crash."""
+    load_s: float = 0.0
+    """How long a node takes to load it."""
+    load_fails: int = 0
+    """1: a node cannot load it."""
+    memory_mib: int = 0
+    """What it counts against a node's memory budget."""
     faults: tuple[Fault, ...] = field(default=())
     script: tuple[Rule, ...] = field(default=())
     """Answers to known prompts; other prompts get drawn ones."""
@@ -143,6 +149,8 @@ class SimulatedEngine:
         """Requests that got a lane, in order; the last 1,000."""
         self.generated = 0
         """Tokens produced since the start."""
+        self.loaded_fraction = 0.0
+        """How far a node is with loading it."""
         self._lanes = Lanes(self.settings.lanes)
         self._cache: OrderedDict[tuple[str, tuple[int, ...]], None] = OrderedDict()
         self._pending: dict[str, int] = {}

@@ -32,7 +32,9 @@ class ModelState(enum.IntEnum):
     LOADING = 1
     DRAINING = 2
     LOADABLE = 3
-    """Not resident, but in its store: it can load it."""
+    """Not resident, but it can load it."""
+    FAILED = 4
+    """It could not be loaded a short while ago."""
 
 
 CAPABILITIES = ("chat", "vision", "tools", "embeddings", "schema", "reasoning", "rerank", "audio")
@@ -50,6 +52,8 @@ class ModelFact(msgspec.Struct, frozen=True, array_like=True):
     capability_bits: Count = 0
     lanes: Small = 0
     """Lanes this model declares; 0: the node's `lanes` hold."""
+    waits: bool = False
+    """It is being loaded and requests may come: they wait for it there."""
 
     @property
     def tags(self) -> frozenset[str]:

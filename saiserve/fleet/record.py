@@ -15,6 +15,7 @@ _RESIDENCE = {
     ModelState.LOADING: Residence.LOADING,
     ModelState.DRAINING: Residence.UNAVAILABLE,
     ModelState.LOADABLE: Residence.LOADABLE,
+    ModelState.FAILED: Residence.UNAVAILABLE,
 }
 
 
@@ -73,6 +74,8 @@ class NodeRecord:
         if self.facts.draining:
             return Residence.UNAVAILABLE, "draining"
         residence = _RESIDENCE[fact.state]
+        if residence is Residence.LOADING and fact.waits:
+            residence = Residence.ARRIVING
         return residence, "" if residence is Residence.READY else fact.state.name.lower()
 
     def lag(self, now: int, load: EffectiveLoad) -> str:

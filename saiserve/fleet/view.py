@@ -57,6 +57,13 @@ class KnownModel:
     tags: frozenset[str] = frozenset()
     lanes: int = 0
     """Streams that the ready nodes serve at once, together; 0 = unknown."""
+    state: str = "unavailable"
+    """ready, loading, loadable or unavailable: the best of all places."""
+
+
+_BEST = (Residence.READY, Residence.ARRIVING, Residence.LOADING, Residence.LOADABLE, Residence.UNAVAILABLE)
+_SHOWN = ("ready", "loading", "loading", "loadable", "unavailable")
+"""What clients are shown of each of these."""
 
 
 class _Place(NamedTuple):
@@ -208,6 +215,7 @@ class FleetView:
                     for _, node, fact in entries
                     if node.residence(fact)[0] is Residence.READY
                 ),
+                state=_SHOWN[min(_BEST.index(node.residence(fact)[0]) for _, node, fact in entries)],
             )
             for model, entries in sorted(held.items())
         )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -36,11 +37,9 @@ class CatalogEntry:
     title: str = ""
     sha256: str = ""
     context_tokens: int = CONTEXT_DEFAULT
-    kv_bytes_per_token: int = 0
-    """At f16; 0 = ask the file."""
     capabilities: frozenset[str] = frozenset({"chat", "embeddings"})
     template: str = ""
-    """Name of a template in models/templates, for files that have none."""
+    """Name of a template in models/templates, or path of a .jinja file; instead of the model file's own."""
     license: str = ""
 
     @property
@@ -48,6 +47,8 @@ class CatalogEntry:
         """The template's source, or None when the file's own is to be used."""
         if not self.template:
             return None
+        if self.template.endswith(".jinja"):
+            return Path(self.template).read_text("utf-8")
         return (resources.files("saiserve.models") / "templates" / f"{self.template}.jinja").read_text("utf-8")
 
 
@@ -165,7 +166,6 @@ def _entry_from_table(table: dict[str, Any]) -> CatalogEntry:
         title=table.get("title", ""),
         sha256=table.get("sha256", ""),
         context_tokens=table.get("context", CONTEXT_DEFAULT),
-        kv_bytes_per_token=table.get("kv_bytes", 0),
         capabilities=frozenset(table.get("capabilities", ("chat",))),
         template=table.get("template", ""),
         license=table.get("license", ""),

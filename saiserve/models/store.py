@@ -52,21 +52,50 @@ class ModelStore:
             case "hub":
                 return await self._from_hub(entry, rest, progress)
             case "url":
-                name = f"{blake3(rest.encode()).hexdigest(length=8)}-{rest.partition('?')[0].rsplit('/', 1)[-1]}"
-                return await download(RemoteFile(rest, sha256=entry.sha256), self.folder / name, progress=progress)
+                return await download(RemoteFile(rest, sha256=entry.sha256), self._url_file(rest), progress=progress)
             case _:
                 raise SettingsError(f"model {entry.id!r} has the source {entry.source!r}, which has no file")
 
-    async def _from_hub(self, entry: CatalogEntry, reference_text: str, progress: Progress | None) -> Path:
+    async def present(self, entry: CatalogEntry) -> Path | None:
+        """The model's file if it is on this machine already; nothing is fetched or assembled.
+
+        Raises:
+            SettingsError: it can only ever be here, and is not.
+        """
+        scheme, _, rest = entry.source.partition(":")
+        match scheme:
+            case "path" | "package":
+                return await self.locate(entry)
+            case "parts":
+                file = self.folder / f"{entry.id}.gguf"
+            case "hub":
+                return self._kept_from_hub(rest)
+            case "url":
+                file = self._url_file(rest)
+            case _:
+                return None
+        return file if file.exists() else None
+
+    def _url_file(self, url: str) -> Path:
+        name = f"{blake3(url.encode()).hexdigest(length=8)}-{url.partition('?')[0].rsplit('/', 1)[-1]}"
+        return self.folder / name
+
+    def _kept_from_hub(self, reference_text: str) -> Path | None:
+        """The file that was fetched before; one chosen by quantisation is found again without asking the hub."""
         reference = parse_reference(reference_text)
         home = self.folder / reference.repository.replace("/", "--")
-        if reference.file and (home / reference.file).exists():
-            return home / reference.file
-        if not reference.file:
-            # A file chosen by quantisation before is found again without asking the hub.
-            remembered = home / f"{reference.quantisation}.chosen"
-            if remembered.exists() and (home / remembered.read_text("utf-8")).exists():
-                return home / remembered.read_text("utf-8")
+        name = reference.file
+        remembered = home / f"{reference.quantisation}.chosen"
+        if not name and remembered.exists():
+            name = remembered.read_text("utf-8")
+        return home / name if name and (home / name).exists() else None
+
+    async def _from_hub(self, entry: CatalogEntry, reference_text: str, progress: Progress | None) -> Path:
+        kept = self._kept_from_hub(reference_text)
+        if kept is not None:
+            return kept
+        reference = parse_reference(reference_text)
+        home = self.folder / reference.repository.replace("/", "--")
         path, remote = await find_file(reference, endpoint=self.hub_endpoint, token=self.hub_token)
         if entry.sha256:
             remote = RemoteFile(remote.url, entry.sha256, remote.size, remote.token)

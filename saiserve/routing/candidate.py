@@ -20,6 +20,8 @@ class Residence(enum.StrEnum):
     """Whether the model is there."""
 
     READY = "ready"
+    ARRIVING = "arriving"
+    """Being loaded because somebody asked for it: requests wait there."""
     LOADING = "loading"
     LOADABLE = "loadable"
     """Not resident, but this place can load it."""

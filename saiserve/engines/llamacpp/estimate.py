@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from saiserve.engines.llamacpp.gguf_file import ModelFile
+from saiserve.engines.llamacpp.purpose import Purpose, is_encoder, purpose_of
 from saiserve.engines.llamacpp.settings import (
     BATCH_MAX,
     CELLS_DEFAULT,
@@ -56,13 +57,13 @@ class MemoryEstimate:
 
 def estimate_memory(file: ModelFile, settings: EngineSettings) -> MemoryEstimate:
     """What an engine process with these settings will hold at most."""
-    _, cells = sizes(file, settings)
+    cells = 0 if is_encoder(file) else sizes(file, settings)[1]
     on_host = _host_share(file, settings.gpu_layers)
     return MemoryEstimate(
         weights=int(file.bytes_total * on_host),
         kv=int(kv_bytes(file, cells, settings.kv_type) * on_host),
         compute=compute_bytes(file),
-        cache=settings.cache_bytes,
+        cache=settings.cache_bytes if purpose_of(file) is Purpose.GENERATE else 0,
         cells=cells,
     )
 
@@ -94,7 +95,7 @@ def kv_bytes(file: ModelFile, cells: int, kv_type: str) -> int:
 
 def compute_bytes(file: ModelFile) -> int:
     """Logits of every sequence twice (computed and kept), the activations of one batch, and the process."""
-    logits = 2 * SEQUENCES_MAX * _vocabulary(file) * 4
+    logits = 0 if is_encoder(file) else 2 * SEQUENCES_MAX * _vocabulary(file) * 4
     widths = _number(file, "feed_forward_length") + ACTIVATIONS * _number(file, "embedding_length")
     return logits + BATCH_MAX * widths * 4 + PROCESS_BYTES
 

@@ -115,6 +115,11 @@ class LlamaEngine:
         """Requests in the process."""
         return len(self._open)
 
+    @property
+    def load_failed(self) -> str:
+        """Why the last process could not load the model, until the next one tries; empty otherwise."""
+        return self._load_failed or ""
+
     # Life
 
     async def run(self, *, task_status: trio.TaskStatus[LlamaEngine] = trio.TASK_STATUS_IGNORED) -> None:

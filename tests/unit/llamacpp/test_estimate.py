@@ -68,6 +68,13 @@ def test_more_cells_and_parked_prefixes_cost_more_and_layers_on_a_gpu_less() -> 
     assert estimate_memory(file, engine(gpu_layers=-1)).weights == 0
 
 
+def test_models_for_vectors_keep_no_prefixes_and_encoders_no_cells() -> None:
+    shape = {"block_count": 9, "embedding_length": 576, "attention__head_count": 9}
+    encoder = estimate_memory(header(**shape, attention__causal=False), engine())
+    assert (encoder.kv, encoder.cache, encoder.cells) == (0, 0, 0)
+    assert estimate_memory(header(**shape, pooling_type=3), engine()).cache == 0
+
+
 def test_the_numbers_are_told() -> None:
     text = MemoryEstimate(2_500_000_000, 540_000_000, 300_000_000, 1 << 30, 16_384).describe()
     assert text == "about 4.4 GB (2.5 weights, 0.54 for 16384 cells, 0.30 to compute, 1.1 parked prefixes)"

@@ -13,8 +13,9 @@ from saiserve.engines.messages import Embed, Embedded, RefusalReason, Refused
 from saiserve.engines.simulated import SimulatedEngine
 from saiserve.errors import ApiError, ErrorKind, SettingsError
 from saiserve.logs import ROUTE_LOGGER
-from saiserve.metering.metrics import METRICS, NodeMetrics
+from saiserve.metering.metrics import METRICS, NodeMetrics, Tally
 from saiserve.models.catalog import Catalog, builtin_catalog
+from saiserve.node_service import NodeService
 from tests.fakes.node import chat, make_node, running
 from tests.fixtures import tiny_models
 
@@ -122,10 +123,9 @@ async def test_an_input_that_is_too_long_is_refused_with_its_numbers(tmp_path: P
 @pytest.mark.autojump
 async def test_a_draining_node_says_so_and_takes_nothing(tmp_path: Path) -> None:
     node = make_node("simulated:sim", tmp_path)
-    assert node.residents.all_ready is False
+    assert NodeService(node, Tally.empty(), started_at=1).unready() == "loading sim"
     async with running(node) as (service, _):
         assert service.unready() == ""
-        assert node.residents.all_ready
         node.start_draining()
         assert "draining" in service.unready()
         with pytest.raises(ApiError) as refused:
