@@ -102,8 +102,10 @@ async def driving(
     driver = Driver(cast("Swim", machine), transport, clock, lambda events: None, **options)
     async with trio.open_nursery() as nursery:
         await nursery.start(driver.run)
-        yield driver, machine, transport
-        driver.stop()
+        try:
+            yield driver, machine, transport
+        finally:
+            driver.stop()  # it is shielded: a failed assertion alone would not end it
 
 
 async def test_the_timer_fires_at_the_deadline_and_an_earlier_one_moves_it() -> None:
@@ -117,6 +119,44 @@ async def test_the_timer_fires_at_the_deadline_and_an_earlier_one_moves_it() -> 
         await trio.sleep(5)
         assert machine.names() == ["advance"]
         assert machine.calls[0][1] == pytest.approx(start + 3 * SECOND, abs=1000)
+
+
+async def test_what_an_input_makes_due_is_done_in_the_same_step() -> None:
+    async with driving() as (driver, machine, _):
+
+        def answer(call: str) -> None:
+            if call == "receive_datagram":
+                machine.deadline = virtual_now()
+            elif call == "advance":
+                machine.to_send = [Datagram(THERE, b"news")]
+
+        machine.on_call = answer
+        sent: list[bytes] = []
+        driver._send_nowait = lambda destination, data: not sent.append(data)
+        driver.feed("receive_datagram", None, b"x")
+        assert machine.names() == ["receive_datagram", "advance"]
+        assert sent == [b"news"]
+
+
+async def test_all_datagrams_that_wait_are_taken_before_anything_is_sent() -> None:
+    async with driving() as (driver, machine, transport):
+        waiting: list[list[tuple[None, bytes]]] = [[(None, b"one"), (None, b"two"), (None, b"three")]]
+
+        async def receive_some(most: int) -> list[tuple[None, bytes]]:
+            if not waiting:
+                await trio.sleep_forever()
+            await trio.lowlevel.checkpoint()
+            return waiting.pop()
+
+        def answer(call: str) -> None:
+            machine.deadline = virtual_now() if call == "receive_datagram" else None
+
+        machine.on_call = answer
+        await trio.testing.wait_all_tasks_blocked()
+        driver._receive_some = receive_some  # type: ignore[assignment]
+        transport.put(b"zero")  # wakes the loop, which then asks as above
+        await trio.testing.wait_all_tasks_blocked()
+        assert machine.names() == ["receive_datagram", "advance", *["receive_datagram"] * 3, "advance"]
 
 
 async def test_a_late_timer_waits_until_the_sockets_are_empty() -> None:

@@ -31,7 +31,7 @@ from swimcluster.member import MemberState
 from swimcluster.messages import Ack, Alive, Dead, Left, Nack, Suspect, Sync, SyncReply, Verdict
 from swimcluster.news import INCARNATION_JUMP_MAX
 from swimcluster.swim import Swim
-from swimcluster.transmits import JoinStatus
+from swimcluster.transmits import Exchange, JoinStatus
 from tests.fakes.swim_bench import KEY, MS, Bench, S, address, machine
 
 HERE = {"now": 0, "epoch": 1, "instance": b"instance", "rng": random.Random(0)}
@@ -194,6 +194,27 @@ def test_a_node_restarted_in_place_replaces_itself_at_once():
     assert took < 1
     assert {event.member.name for event in bench.heard(MemberRestarted)} == {"c"}
     assert not bench.heard(MemberDied)
+
+
+def test_a_joiner_whose_names_holder_is_gone_asks_again_within_a_few_round_trips():
+    bench = Bench()
+    bench.cluster(3)
+    bench.kill(3)
+    bench.add("c", 3, epoch=9, seeds=[1], metadata=b"new")
+    took = bench.run(1, until=lambda: all(s.member("c").metadata == b"new" for s in bench.machines.values()))
+    assert took < 0.05
+
+
+def test_a_joiner_exchanges_state_again_soon_for_its_seed_may_have_been_as_new_as_itself():
+    bench = Bench()
+    bench.cluster(4)
+    bench.add("x", 24, seeds=[])
+    bench.add("y", 25, seeds=[1])
+    joined_at = bench.now
+    bench.run(4)
+    dials = [at - joined_at for at, port, sent in bench.sent if port == 25 and isinstance(sent, Exchange)]
+    assert len(dials) == 2
+    assert S <= dials[1] <= 2 * S + 10 * MS
 
 
 def test_a_second_live_holder_of_a_name_is_turned_away_and_no_view_changes():
