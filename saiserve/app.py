@@ -26,6 +26,7 @@ from saiserve.api import (
     responses_routes,
 )
 from saiserve.api.context import Api
+from saiserve.api.cors import PREFLIGHT, Origins
 from saiserve.api.errors import error_body, error_headers, error_style
 from saiserve.api.http import (
     Call,
@@ -44,6 +45,8 @@ from saiserve.auth import Auth
 from saiserve.errors import ApiError, ErrorKind
 
 logger = logging.getLogger("saiserve.api")
+
+ANY_ORIGIN = Origins()
 
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 ApiHandler = Callable[[Api, Call], Awaitable["Reply | Outcome"]]
@@ -93,22 +96,18 @@ POST_ROUTES: dict[str, ApiHandler] = {
 }
 HEAD_ROUTES: dict[str, ApiHandler] = {"/": ops.nothing, "/api/hello": ops.nothing}
 
-PREFLIGHT_HEADERS = (
-    ("Access-Control-Allow-Credentials", "true"),
-    ("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"),
-    ("Access-Control-Allow-Headers", "*"),
-)
 
-
-def create_app(api: Api, auth: Auth, *, extra_routes: Sequence[BaseRoute] = ()) -> AsgiApp:
-    """Return the ASGI application of a node.
+def create_app(
+    api: Api, auth: Auth, *, extra_routes: Sequence[BaseRoute] = (), origins: Origins = ANY_ORIGIN
+) -> AsgiApp:
+    """Return the ASGI application of a node; `origins` are the web pages that may use it.
 
     `extra_routes` (console, metrics, admin) are authenticated like the others: see `saiserve.auth.required_access`.
     """
     routes: list[BaseRoute] = [*extra_routes, *_api_routes(api)]
     router = Starlette(routes=routes, exception_handlers={HTTPException: _routing_error})
     router.router.redirect_slashes = False
-    return _Front(router, auth)
+    return _Front(router, auth, origins)
 
 
 def _api_routes(api: Api) -> Iterable[BaseRoute]:
@@ -138,9 +137,10 @@ class _ByMethod:
 class _Front:
     """Everything that holds for every request, before it is routed."""
 
-    def __init__(self, app: AsgiApp, auth: Auth) -> None:
+    def __init__(self, app: AsgiApp, auth: Auth, origins: Origins) -> None:
         self._app = app
         self._auth = auth
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Give the request an id, check its key, then route it."""
@@ -153,19 +153,20 @@ class _Front:
         scope["saiserve.unique_id"] = token_hex(16)
         request_id = _request_id(scope)
         scope["saiserve.request_id"] = request_id
-        origin = _header(scope, b"origin")
+        origin = _header(scope, b"origin").decode("latin-1")
+        common = [*_id_headers(request_id), *self._origins.headers(origin)]
 
         async def send_with_ids(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = dict(message)
-                message["headers"] = [*message.get("headers", ()), *_common_headers(request_id, origin)]
+                message["headers"] = [*message.get("headers", ()), *common]
             await send(message)
 
         if _header(scope, b"upgrade").lower() == b"websocket":
             await send_error(scope, send_with_ids, _no_websockets())
             return
         if scope["method"] == "OPTIONS":
-            await send_reply(send_with_ids, Reply(b"", headers=PREFLIGHT_HEADERS))
+            await send_reply(send_with_ids, Reply(b"", headers=PREFLIGHT))
             return
         try:
             scope["saiserve.key_name"] = self._auth.authenticate(scope["method"], scope["path"], scope["headers"])
@@ -175,12 +176,9 @@ class _Front:
         await self._app(scope, receive, send_with_ids)
 
 
-def _common_headers(request_id: str, origin: bytes) -> list[tuple[bytes, bytes]]:
+def _id_headers(request_id: str) -> list[tuple[bytes, bytes]]:
     encoded = request_id.encode()
-    headers = [(b"x-request-id", encoded), (b"request-id", encoded)]
-    if origin:
-        headers += [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
-    return headers
+    return [(b"x-request-id", encoded), (b"request-id", encoded)]
 
 
 def _request_id(scope: Scope) -> str:

@@ -21,6 +21,7 @@ from saiserve import config_values as values
 from saiserve.auth import ClientKey
 from saiserve.config_file import read_file
 from saiserve.config_values import NAME_CHARACTERS_MAX, PORT_DEFAULT
+from saiserve.engines.llamacpp.settings import AdapterSettings
 from saiserve.engines.upstream.targets import Target, read_targets
 from saiserve.errors import SettingsError
 from saiserve.models.catalog import DEMO_MODEL
@@ -64,6 +65,7 @@ class Settings:
     drain_s: float = 30.0
     hub_endpoint: str = ""
     hub_token: str = field(default="", repr=False)
+    cors_origins: tuple[str, ...] = ("*",)
     models_on_demand: str = ""
     keep_alive_s: float = 300.0
     memory_mib: int = 0
@@ -78,6 +80,7 @@ class Settings:
     upstreams: tuple[Target, ...] = ()
     routes: Routes = field(default_factory=Routes)
     isolate_keys: bool = False
+    lora: tuple[AdapterSettings, ...] = ()
     model_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Fields that the file's `[model.NAME]` tables set otherwise, by that name."""
     warnings: tuple[str, ...] = ()
@@ -146,6 +149,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("NUMA", "numa", "off", "how to use NUMA nodes: off, distribute, isolate or numactl", values.choice("off", "distribute", "isolate", "numactl"), per_model=True),
     Setting("MMAP", "mmap", "1", "0: read weights into memory instead of mapping the file", values.flag, per_model=True),
     Setting("MLOCK", "mlock", "0", "1: keep weights in RAM, never swapped; the process must be allowed to", values.flag, per_model=True),
+    Setting("LORA", "lora", "", "LoRA adapters as NAME=PATH, or NAME=PATH@SCALE, comma-separated; each is served as the model ID:NAME", values.adapters, per_model=True),
     Setting("CACHE_MIB", "cache_mib", "1024", "host memory for parked conversation prefixes, MiB for each model", values.whole(0, 1 << 20), per_model=True),
     Setting("DRAIN_S", "drain_s", "30", "seconds that running requests may take to end after SIGTERM", values.seconds),
     Setting("UPSTREAMS", "upstreams", "", "targets outside the cluster that routes and model names may use: [upstreams.NAME] tables of the file, a JSON object elsewhere", values.tables, is_table=True),
@@ -153,6 +157,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("ISOLATE_KEYS", "isolate_keys", "0", "1: requests share cached prompt prefixes only with those of the same client key", values.flag),
     Setting("HF_ENDPOINT", "hub_endpoint", "", "hub to fetch models from, when not the public one", values.text),
     Setting("HF_TOKEN", "hub_token", "", "token for models that need one", values.text, secret=True),
+    Setting("CORS_ORIGINS", "cors_origins", "*", "web pages that may use this node: * for all, localhost for this machine's, else origins, comma-separated", values.words),
 )  # fmt: skip
 
 _DEFAULT: Final = "its default"

@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from saiserve.api.context import Api
+from saiserve.api.cors import Origins
 from saiserve.api.http import Message, Receive, Scope, Send
 from saiserve.app import AsgiApp, create_app
 from saiserve.auth import Auth
@@ -91,7 +92,12 @@ def build_app(node: Node) -> AsgiApp:
         return Response(metrics.render(), media_type=CONTENT_TYPE)
 
     auth = Auth(settings.api_keys, tuple(secret.encode() for secret in settings.cluster_secrets))
-    return create_app(Api(service), auth, extra_routes=[Route("/metrics", show_metrics, methods=["GET"])])
+    return create_app(
+        Api(service),
+        auth,
+        extra_routes=[Route("/metrics", show_metrics, methods=["GET"])],
+        origins=Origins(settings.cors_origins),
+    )
 
 
 def finish_sends(app: AsgiApp) -> AsgiApp:

@@ -1,0 +1,1 @@
+"""Other servers' own tests, run against this one; nothing of them is kept here."""
