@@ -31,6 +31,11 @@ def invalid(message: str, param: str | None = None) -> ApiError:
     return ApiError(ErrorKind.INVALID_REQUEST, message, param=param)
 
 
+def told(*values: str) -> msgspec.Meta:
+    """What `/openapi.json` says of a text whose values the decoder checks, with an error of its own."""
+    return msgspec.Meta(extra_json_schema={"enum": list(values)})
+
+
 def check_media_type(content_type: str) -> None:
     """Refuse a body that does not claim to be JSON; no claim at all, and curl's default claim, are let pass.
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from saiserve import limits
+from saiserve.api.body import told
 from saiserve.api.sampling import Count, SamplingFields
 
 NAME_PATTERN = r"^[a-zA-Z0-9_\-.:/]{1,128}$"
@@ -24,7 +25,7 @@ class ImageUrl(msgspec.Struct):
 class ContentPart(msgspec.Struct):
     """One part of a message; which fields are set depends on `type`."""
 
-    type: str
+    type: Annotated[str, told("text", "input_text", "output_text", "refusal", "image_url")]
     text: str | None = None
     image_url: ImageUrl | str | None = None
     refusal: str | None = None
@@ -56,7 +57,7 @@ class ToolCallBody(msgspec.Struct):
 class ChatMessageBody(msgspec.Struct):
     """One message."""
 
-    role: str
+    role: Annotated[str, told("developer", "system", "user", "assistant", "tool", "function")]
     content: str | list[ContentPart] | None = None
     name: str = ""
     tool_calls: list[ToolCallBody] = []
@@ -86,7 +87,7 @@ class CustomToolBody(msgspec.Struct):
 class ToolBody(msgspec.Struct):
     """One entry of `tools`."""
 
-    type: str
+    type: Annotated[str, told("function", "custom")]
     function: FunctionBody | None = None
     custom: CustomToolBody | None = None
 
@@ -120,7 +121,7 @@ class JsonSchemaBody(msgspec.Struct):
 class ResponseFormatBody(msgspec.Struct):
     """`response_format`; `schema` beside `json_object` is llama.cpp's form."""
 
-    type: str
+    type: Annotated[str, told("text", "json_object", "json_schema")]
     json_schema: JsonSchemaBody | None = None
     schema: dict[str, Any] | None = None
 

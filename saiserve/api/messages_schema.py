@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from saiserve import limits
+from saiserve.api.body import told
 from saiserve.api.sampling import Fraction
 
 
@@ -43,7 +44,7 @@ class Block(msgspec.Struct):
 class MessageBody(msgspec.Struct):
     """One message."""
 
-    role: str
+    role: Annotated[str, told("user", "assistant", "system")]
     content: str | list[Block]
 
 
