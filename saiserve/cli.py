@@ -93,7 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     state.add_argument("--url", default="http://127.0.0.1:8081", help="any node")
     state.add_argument("--json", action="store_true", help="the node's answer as it is")
     state.set_defaults(command=_state)
-    for command in (node, fetch):
+    bench = commands.add_parser("bench", help="measure a model on this machine", allow_abbrev=False)
+    bench.add_argument("model", nargs="?", default="smollm2-135m", help="id, alias, path, URL or hub reference")
+    bench.add_argument("--beside", type=Path, metavar="PATH", help="a llama-server binary to measure beside")
+    bench.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    bench.set_defaults(command=_bench)
+    for command in (node, fetch, bench):
         command.add_argument("--config", type=Path, help="a saiserve.toml; default: ./saiserve.toml where there is one")
     node.add_argument("--dry-run", action="store_true", help="check the settings and exit")
     return parser
@@ -180,6 +185,24 @@ def _fetch(parsed: argparse.Namespace) -> int:
     for entry in parse_models(parsed.model, builtin_catalog()):
         report = progress_line(entry.id, _to_stderr, live=sys.stderr.isatty())
         print(trio.run(partial(store_from(settings).locate, entry, progress=report)))
+    return 0
+
+
+def _bench(parsed: argparse.Namespace) -> int:
+    missing = _missing(ENGINE_MODULES)
+    if missing:
+        return _complain(
+            f"an engine needs the extra 'serve' whole (not installed: {', '.join(missing)}): {INSTALL_SERVE}"
+        )
+    import trio
+
+    from saiserve.bench.command import AnswerError, bench, show
+
+    try:
+        result = trio.run(bench, _settings(parsed), parsed.model, parsed.beside)
+    except AnswerError as error:
+        return _complain(str(error), EXIT_FAILED)
+    print(show(result, as_json=parsed.json))
     return 0
 
 

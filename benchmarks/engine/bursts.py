@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 
-from benchmarks.engine.load import Burst, at_once
-from benchmarks.engine.prompts import Messages, behind, text, user
 from benchmarks.engine.rows import Row, absolute, compare, percentile
 from benchmarks.engine.scale import Experiment, Scale, both, order
 from benchmarks.engine.servers import Setup
+from saiserve.bench.load import Burst, at_once
+from saiserve.bench.prompts import Messages, behind, text, user
 
 STREAMS = 16
 WORDS = 150
@@ -22,7 +22,7 @@ async def decode(model: str, scale: Scale) -> list[Row]:
     firsts: dict[bool, list[float]] = defaultdict(list)
     async with both(Setup(model)) as (mine, other):
         for number in range(scale.turns(8)):
-            for is_ours, client in order(number, mine.client, other):
+            for is_ours, client in order(number, mine, other):
                 reply = await client.chat(user(20, "decode", number), scale.pick(160, 32))
                 rates[is_ours].append(reply.decode_rate)
                 firsts[is_ours].append(reply.first_s)
@@ -46,7 +46,7 @@ async def _distinct(model: str, scale: Scale, setup: Setup, name: str, *, bounde
     bursts: dict[bool, list[Burst]] = defaultdict(list)
     async with both(setup) as (mine, other):
         for number in range(scale.turns(4)):
-            for is_ours, client in order(number, mine.client, other):
+            for is_ours, client in order(number, mine, other):
                 chats = [user(WORDS, "distinct", number, each) for each in range(STREAMS)]
                 bursts[is_ours].append(await at_once(client, chats, TOKENS))
     return _rows(name, bursts, rate=1.0 if bounded else None, first=1.05 if bounded else None)
@@ -58,7 +58,7 @@ async def shared(model: str, scale: Scale, words: int, rate: float, first: float
     warm: dict[bool, list[Burst]] = defaultdict(list)
     async with both(Setup(model)) as (mine, other):
         for number in range(scale.turns(3 if words < 1000 else 2)):
-            for is_ours, client in order(number, mine.client, other):
+            for is_ours, client in order(number, mine, other):
                 chats = _behind(words, number)
                 cold[is_ours].append(await at_once(client, chats, TOKENS))
                 warm[is_ours].append(await at_once(client, chats, TOKENS))

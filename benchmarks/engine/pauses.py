@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import trio
 
-from benchmarks.engine.client import Client, Reply
-from benchmarks.engine.prompts import Messages, text, user
 from benchmarks.engine.rows import Row, absolute, compare
 from benchmarks.engine.scale import Experiment, Scale
-from benchmarks.engine.servers import Setup, ours
+from benchmarks.engine.servers import Setup, metrics, ours
+from saiserve.bench.client import Client, Reply
+from saiserve.bench.prompts import Messages, text, user
 
 LONG_WORDS = {"smol": 1750, "gemma": 1950}
 """Words of a prompt of 2,000 tokens."""
@@ -34,11 +34,11 @@ async def gap(model: str, scale: Scale) -> list[Row]:
         for number in range(scale.turns(3)):
             for is_beside in (number % 2 == 0, number % 2 == 1):
                 if is_beside:
-                    worst, reply = await _beside(server.client, model, number)
+                    worst, reply = await _beside(server, model, number)
                     gaps.append(worst)
                     beside.append(_prefill_rate(reply))
                 else:
-                    reply = await server.client.chat(user(LONG_WORDS[model], "alone", number), 1)
+                    reply = await server.chat(user(LONG_WORDS[model], "alone", number), 1)
                     alone.append(_prefill_rate(reply))
     return [
         absolute(f"largest gap beside a {reply.prompt_tokens:,}-token prompt, {model}", "s", gaps, 0.5),
@@ -77,12 +77,12 @@ async def idle(model: str, scale: Scale) -> list[Row]:
     async with ours(setup) as empty, ours(setup) as full:
         held = 0
         while held < goal:
-            reply = await full.client.chat(user(FILL_WORDS[model], "fill", held), 1)
+            reply = await full.chat(user(FILL_WORDS[model], "fill", held), 1)
             held += reply.prompt_tokens
         await trio.sleep(2.0)
-        metrics = await full.metrics()
+        bytes_held = (await metrics(full))["saiserve_engine_host_bytes"]
         for number in range(scale.turns(6)):
-            sides = [(False, empty.client), (True, full.client)]
+            sides = [(False, empty), (True, full)]
             for is_full, client in sides if number % 2 == 0 else sides[::-1]:
                 reply = await client.chat(user(20, "idle", number), scale.pick(128, 32))
                 rates[is_full].append(reply.decode_rate)
@@ -92,7 +92,7 @@ async def idle(model: str, scale: Scale) -> list[Row]:
         absolute(
             f"host memory of {held:,} cached tokens, {model}",
             "MiB",
-            [metrics["saiserve_engine_host_bytes"] / 2**20],
+            [bytes_held / 2**20],
             None,
         ),
     ]
@@ -103,13 +103,13 @@ async def parked(model: str, scale: Scale) -> list[Row]:
     waits: list[float] = []
     missed: list[float] = []
     async with ours(Setup(model)) as server:
-        client = server.client
+        client = server
         for number in range(scale.turns(5)):
             hot, _ = await _come_back(client, model, ("hot", number), elsewhere=0)
             cold, reply = await _come_back(client, model, ("parked", number), elsewhere=3 * HOT_TOKENS)
             waits.append(cold - hot)
             missed.append(reply.prompt_tokens - reply.cached_tokens)
-        moved = (await server.metrics())["saiserve_engine_moves_from_host_total"]
+        moved = (await metrics(server))["saiserve_engine_moves_from_host_total"]
     assert moved >= len(waits), f"{moved:.0f} prefixes came back from host memory"
     return [
         absolute(f"coming back to a parked {reply.prompt_tokens:,}-token conversation, more than to a hot one, {model}",

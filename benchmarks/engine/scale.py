@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from benchmarks.engine.client import Client
 from benchmarks.engine.rows import Row
-from benchmarks.engine.servers import Ours, Setup, ours, theirs
+from benchmarks.engine.servers import Setup, ours, theirs
+from saiserve.bench.client import Client
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Experiment:
 
 
 @asynccontextmanager
-async def both(setup: Setup) -> AsyncIterator[tuple[Ours, Client]]:
+async def both(setup: Setup) -> AsyncIterator[tuple[Client, Client]]:
     """Both servers, running side by side; only one is asked at a time."""
-    async with theirs(setup) as their_client, ours(setup) as our_server:
-        yield our_server, their_client
+    async with theirs(setup) as other, ours(setup) as mine:
+        yield mine, other
 
 
 def order(number: int, mine: Client, other: Client) -> list[tuple[bool, Client]]:

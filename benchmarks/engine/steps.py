@@ -8,11 +8,12 @@ from typing import Any
 
 import trio
 
-from benchmarks.engine.load import at_once
-from benchmarks.engine.prompts import Messages, user
 from benchmarks.engine.rows import Row, absolute, compare
 from benchmarks.engine.scale import Experiment, Scale
-from benchmarks.engine.servers import Ours, Setup, ours
+from benchmarks.engine.servers import Setup, metrics, ours
+from saiserve.bench.client import Client
+from saiserve.bench.load import at_once
+from saiserve.bench.prompts import Messages, user
 
 SHARES = {"smol": 0.03, "gemma": 0.08}
 """Bounds on the share by vocabulary: 49k, 262k."""
@@ -54,20 +55,20 @@ async def share(model: str, scale: Scale) -> list[Row]:
     return rows
 
 
-async def _share(server: Ours, streams: int, tokens: int, number: int) -> float:
+async def _share(server: Client, streams: int, tokens: int, number: int) -> float:
     """Between a moment when all streams run and one before the first ends."""
     chats = [user(10, "share", streams, number, each) for each in range(streams)]
     readings: list[dict[str, float]] = []
 
     async def read() -> None:
         await trio.sleep(_lead_s(streams))
-        readings.append(await server.metrics())
+        readings.append(await metrics(server))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
-        await at_once(server.client, chats, tokens, **USUAL)
+        await at_once(server, chats, tokens, **USUAL)
     await trio.sleep(REPORT_S)
-    readings.append(await server.metrics())
+    readings.append(await metrics(server))
     first, last = readings
     step = last["saiserve_engine_step_seconds_total"] - first["saiserve_engine_step_seconds_total"]
     decode = last["saiserve_engine_llama_seconds_total"] - first["saiserve_engine_llama_seconds_total"]
@@ -93,14 +94,14 @@ async def schema(model: str, scale: Scale) -> list[Row]:
     return [compare(f"under a schema to free, 4 streams, {model}", "tok/s", bound, free, 0.9, at_least=True)]
 
 
-async def _rate(server: Ours, tokens: int, number: int, extra: dict[str, Any]) -> float:
+async def _rate(server: Client, tokens: int, number: int, extra: dict[str, Any]) -> float:
     """Tokens per second of a stream once all have begun."""
     chats: list[Messages] = [
         [{"role": "user", "content": f"List things as JSON, please: {json.dumps(user(10, 'schema', number, each))}"}]
         for each in range(4)
     ]
     options: dict[str, Any] = {**USUAL, "ignore_eos": False, **extra} if extra else dict(USUAL)
-    burst = await at_once(server.client, chats, tokens, **options)
+    burst = await at_once(server, chats, tokens, **options)
     return statistics.median(reply.decode_rate for reply in burst.replies)
 
 

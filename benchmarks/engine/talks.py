@@ -8,12 +8,12 @@ import statistics
 from collections import defaultdict
 from itertools import pairwise
 
-from benchmarks.engine.client import Client
-from benchmarks.engine.load import Burst, Talk, arriving, at_once, converse
-from benchmarks.engine.prompts import Messages, user
 from benchmarks.engine.rows import Row, absolute, compare, p99
 from benchmarks.engine.scale import Experiment, Scale, both, order
 from benchmarks.engine.servers import Setup
+from saiserve.bench.client import Client
+from saiserve.bench.load import Burst, Talk, arriving, at_once, converse
+from saiserve.bench.prompts import Messages, user
 
 WORDS = 60
 TOKENS = 32
@@ -28,7 +28,7 @@ async def turns_4(model: str, scale: Scale) -> list[Row]:
     talks, turns = 4, 4
     async with both(Setup(model)) as (mine, other):
         for number in range(scale.turns(4)):
-            for is_ours, client in order(number, mine.client, other):
+            for is_ours, client in order(number, mine, other):
                 seconds, done = await converse(client, talks, turns, WORDS, TOKENS, "turns", number)
                 rates[is_ours].append(talks * turns * TOKENS / seconds)
                 shares[is_ours].append(await _reused_of_possible(other, done))
@@ -46,7 +46,7 @@ async def turns_16(model: str, scale: Scale) -> list[Row]:
     talks, turns = 16, scale.pick(6, 2)
     async with both(Setup(model, slots=4)) as (mine, other):
         for number in range(scale.turns(2)):
-            for is_ours, client in order(number, mine.client, other):
+            for is_ours, client in order(number, mine, other):
                 seconds, done = await converse(client, talks, turns, WORDS, TOKENS, "many", number)
                 rates[is_ours].append(talks * turns * TOKENS / seconds)
                 shares[is_ours].append(await _reused_of_possible(other, done))
@@ -90,7 +90,7 @@ async def arrivals(model: str, scale: Scale) -> list[Row]:
         rate = LOAD * len(full.replies) / full.elapsed_s
         for number in range(scale.turns(2)):
             schedule = _schedule(requests, rate, number)
-            for is_ours, client in order(number, mine.client, other):
+            for is_ours, client in order(number, mine, other):
                 bursts[is_ours].append(await arriving(client, schedule))
     mine_side, other_side = bursts[True], bursts[False]
     name = f"arrivals at 70 % load, {model}"

@@ -9,8 +9,8 @@ from typing import Any
 
 import trio
 
-from benchmarks.engine.client import Client, Reply
-from benchmarks.engine.prompts import Messages, text
+from saiserve.bench.client import Client, Reply
+from saiserve.bench.prompts import Messages, text
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""A small streaming HTTP/1.1 client, the same for both servers, light enough to share two cores with what it measures."""
+"""A small streaming HTTP/1.1 client, the same for all servers, light enough to share a machine with what it measures."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,8 +76,11 @@ class Client:
         }
         reply = Reply(sent_at=time.perf_counter())
         with trio.fail_after(ANSWER_S):
-            async with self._connection() as connection:
-                async for line in self._lines(connection, "POST", "/v1/chat/completions", body):
+            async with (
+                self._connection() as connection,
+                aclosing(self._lines(connection, "POST", "/v1/chat/completions", body)) as lines,
+            ):
+                async for line in lines:
                     if line.startswith(b"data: {"):
                         _take(reply, json.loads(line[6:]), time.perf_counter() - reply.sent_at)
         if not reply.times or not reply.tokens:
@@ -106,7 +109,9 @@ class Client:
             raise
         self._idle.append(connection)
 
-    async def _lines(self, connection: trio.SocketStream, method: str, path: str, body: Any) -> AsyncIterator[bytes]:
+    async def _lines(
+        self, connection: trio.SocketStream, method: str, path: str, body: Any
+    ) -> AsyncGenerator[bytes, None]:
         """Send a request; give the lines of its answer's body as they come."""
         payload = b"" if body is None else json.dumps(body).encode()
         head = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{self.port}", f"Content-Length: {len(payload)}"]
@@ -120,13 +125,14 @@ class Client:
         chunked = b"chunked" in header.lower()
         pieces = _chunked(connection, buffer) if chunked else _sized(connection, buffer, _length(header))
         rest = b""
-        async for piece in pieces:
-            *lines, rest = (rest + piece).split(b"\n")
-            if status != b"200":
-                rest = b"\n".join([*lines, rest])
-                continue
-            for line in lines:
-                yield line
+        async with aclosing(pieces):
+            async for piece in pieces:
+                *lines, rest = (rest + piece).split(b"\n")
+                if status != b"200":
+                    rest = b"\n".join([*lines, rest])
+                    continue
+                for line in lines:
+                    yield line
         if status != b"200":
             raise AnswerError(f"{method} {path} on port {self.port}: status {status.decode()} {rest[:400]!r}")
         if rest:
@@ -162,13 +168,13 @@ async def _receive(connection: trio.SocketStream) -> bytes:
     return bytes(data)
 
 
-async def _sized(connection: trio.SocketStream, buffer: bytes, length: int) -> AsyncIterator[bytes]:
+async def _sized(connection: trio.SocketStream, buffer: bytes, length: int) -> AsyncGenerator[bytes, None]:
     while len(buffer) < length:
         buffer += await _receive(connection)
     yield buffer
 
 
-async def _chunked(connection: trio.SocketStream, buffer: bytes) -> AsyncIterator[bytes]:
+async def _chunked(connection: trio.SocketStream, buffer: bytes) -> AsyncGenerator[bytes, None]:
     while True:
         while b"\r\n" not in buffer:
             buffer += await _receive(connection)

@@ -1,0 +1,119 @@
+"""`saiserve bench [MODEL] [--beside PATH] [--json]`: one node of ours, one model, this machine; see docs/bench.md."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from saiserve.bench.client import AnswerError, Client
+from saiserve.bench.figures import Figure, measure, table
+from saiserve.bench.processes import llama_server, our_node
+from saiserve.config import Settings
+from saiserve.errors import SettingsError
+from saiserve.models.catalog import CatalogEntry, builtin_catalog, parse_models
+from saiserve.models.store import store_from
+
+OURS, BESIDE = "saiserve", "llama-server"
+STREAMS_MAX = 16
+ENGINE_SETTINGS = ("THREADS", "KV_TYPE", "CONTEXT_TOKENS", "GPU_LAYERS", "CACHE_MIB", "MODEL_DIR")
+"""What of a user's settings is measured with; the rest would only let the bench be found by others."""
+CELLS_PER_STREAM = 2_048
+
+
+async def bench(settings: Settings, model: str, beside: Path | None) -> dict[str, Any]:
+    """Measure; the result as a JSON object.
+
+    Raises:
+        SettingsError: the model is not known or its file cannot be had, or the binary is missing.
+        AnswerError: a server did not do what it should.
+    """
+    entries = parse_models(model, builtin_catalog())
+    if len(entries) != 1:
+        raise SettingsError(f"{model!r} is not one model")
+    entry = entries[0]
+    if entry.source.startswith("simulated:"):
+        raise SettingsError(f"{entry.id} is simulated: its speed is whatever it was told")
+    if beside is not None and not beside.is_file():
+        raise SettingsError(f"{beside} is no file: --beside names a llama-server binary")
+    path = await store_from(settings).locate(entry)
+    seed = secrets.token_hex(4)
+    figures: dict[str, list[Figure]] = {}
+    lanes = STREAMS_MAX
+    cells = lanes * CELLS_PER_STREAM
+    ours = {
+        **{name: os.environ[name] for name in ENGINE_SETTINGS if name in os.environ},
+        "MODELS": model,
+        "LANES": str(lanes),
+        "KV_CELLS": str(cells),
+    }
+    async with our_node(entry.id, ours) as client:
+        figures[OURS] = await measure(client, lanes, seed)
+        engine = await _engine(client)
+    if beside is not None:
+        async with llama_server(
+            beside,
+            path,
+            entry.id,
+            slots=lanes,
+            context=cells,
+            threads=settings.threads or os.cpu_count() or 1,
+            template=entry.template_text,
+        ) as client:
+            figures[BESIDE] = await measure(client, lanes, seed)
+    return _result(entry, path, figures, engine)
+
+
+def _result(
+    entry: CatalogEntry, path: Path, figures: Mapping[str, list[Figure]], engine: dict[str, float]
+) -> dict[str, Any]:
+    rows = []
+    for row in zip(*figures.values(), strict=True):
+        ratio = row[0].value / row[1].value if len(row) > 1 and row[1].value else None
+        values = {name: figure.value for name, figure in zip(figures, row, strict=True)}
+        rows.append({**asdict(replace(row[0], value=0.0)), "value": row[0].value, "by_server": values, "ratio": ratio})
+    return {
+        "model": entry.id,
+        "file": path.name,
+        "cores": os.cpu_count(),
+        "rows": rows,
+        "engine": engine,
+        "table": table(figures),
+    }
+
+
+async def _engine(client: Client) -> dict[str, float]:
+    """What the engine itself counted meanwhile."""
+    found: dict[str, float] = {}
+    for line in (await client.ask("GET", "/metrics")).decode().splitlines():
+        if line.startswith("saiserve_engine_") and "_bucket" not in line:
+            name, _, value = line.rpartition(" ")
+            plain = name.partition("{")[0].removeprefix("saiserve_engine_")
+            found[plain] = found.get(plain, 0.0) + float(value)
+    busy = found.get("step_seconds_total", 0.0)
+    rows = found.get("prefill_tokens_total", 0.0) + found.get("decode_tokens_total", 0.0)
+    return {
+        "rows_per_step": rows / max(found.get("steps_total", 0.0), 1.0),
+        "python_share": 1 - found.get("llama_seconds_total", 0.0) / busy if busy else 0.0,
+        "prefix_hit_tokens": found.get("prefix_hit_tokens_total", 0.0),
+        "lanes": found.get("lanes", 0.0),
+    }
+
+
+def show(result: dict[str, Any], *, as_json: bool) -> str:
+    """The result as it is printed."""
+    if as_json:
+        return json.dumps({name: value for name, value in result.items() if name != "table"})
+    engine = result["engine"]
+    return (
+        f"{result['model']} ({result['file']}) on {result['cores']} cores\n{result['table']}\n"
+        f"{engine['rows_per_step']:.1f} tokens in a step, {engine['python_share']:.1%} of a step outside llama.cpp, "
+        f"{engine['prefix_hit_tokens']:.0f} prompt tokens reused"
+    )
+
+
+__all__ = ["AnswerError", "bench", "show"]

@@ -1,0 +1,25 @@
+"""`saiserve bench` on real weights."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+def test_bench_measures_a_node_of_its_own_and_leaves_nothing_running() -> None:
+    command = [sys.executable, "-m", "saiserve.cli", "bench", "smollm2-135m", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["model"] == "smollm2-135m"
+    values = {row["name"]: row["value"] for row in result["rows"]}
+    assert {"decode, 1 stream", "decode, 16 streams together", "16 behind one prompt: output"} <= values.keys()
+    assert all(math.isfinite(value) and value > 0 for value in values.values()), values
+    assert all(row["ratio"] is None for row in result["rows"])
+    assert result["engine"]["lanes"] == 16
+    assert result["engine"]["prefix_hit_tokens"] > 15 * 350
