@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -53,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = int(parsed.command(parsed))
         sys.stdout.flush()
     except SettingsError as error:
-        return _complain(str(error))
+        from saiserve.cli_models import AskError
+
+        return _complain(str(error), EXIT_FAILED if isinstance(error, AskError) else EXIT_SETTINGS)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -93,6 +96,16 @@ def _parser() -> argparse.ArgumentParser:
     state.add_argument("--url", default="http://127.0.0.1:8081", help="any node")
     state.add_argument("--json", action="store_true", help="the node's answer as it is")
     state.set_defaults(command=_state)
+    load = commands.add_parser("load", help="have a running node load a model", allow_abbrev=False)
+    load.add_argument(
+        "--no-pin", action="store_true", help="let it go when it is idle, as if a client had asked for it"
+    )
+    load.set_defaults(command=_load)
+    unload = commands.add_parser("unload", help="have a running node unload a model", allow_abbrev=False)
+    unload.set_defaults(command=_unload)
+    for command in (load, unload):
+        command.add_argument("model", help="id or alias, or what MODELS takes")
+        command.add_argument("--url", default="http://127.0.0.1:8081", help="the node")
     bench = commands.add_parser("bench", help="measure a model on this machine", allow_abbrev=False)
     bench.add_argument("model", nargs="?", default="smollm2-135m", help="id, alias, path, URL or hub reference")
     bench.add_argument("--beside", type=Path, metavar="PATH", help="a llama-server binary to measure beside")
@@ -135,8 +148,10 @@ def _settings(parsed: argparse.Namespace) -> Settings:
 def _node(parsed: argparse.Namespace) -> int:
     settings = _settings(parsed)
     from saiserve.models.catalog import builtin_catalog, parse_models
+    from saiserve.models.served import on_demand_models
 
     entries = parse_models(settings.models, builtin_catalog())
+    entries += on_demand_models(settings, entries, builtin_catalog())
     missing = _missing(ENGINE_MODULES)
     if missing and any(not entry.source.startswith("simulated:") for entry in entries):
         return _complain(
@@ -207,28 +222,23 @@ def _bench(parsed: argparse.Namespace) -> int:
 
 
 def _state(parsed: argparse.Namespace) -> int:
-    import httpx2
+    from saiserve.cli_models import ask
 
-    from saiserve.auth import parse_client_keys
-
-    secret = os.environ.get("CLUSTER_SECRET", "").partition(",")[0].strip()
-    keys = parse_client_keys(os.environ.get("API_KEY", ""))
-    # A single box has no cluster secret, and a client key is enough there.
-    headers = {"X-SAI-Cluster": secret} if secret or not keys else {"x-api-key": keys[0].secret.decode()}
-    url = parsed.url if "://" in parsed.url else f"http://{parsed.url}"
-    try:
-        response = httpx2.get(f"{url.rstrip('/')}/cluster/state", headers=headers, timeout=10)
-    except httpx2.HTTPError as error:
-        return _complain(f"{url} does not answer ({type(error).__name__}): is a node running there?", EXIT_FAILED)
-    if response.status_code == 401:
-        return _complain(
-            "the node refuses: set CLUSTER_SECRET to the cluster's secret, or for a single box API_KEY to its key",
-            EXIT_FAILED,
-        )
-    if response.status_code != 200:
-        return _complain(f"{url} answered status {response.status_code}", EXIT_FAILED)
-    print(response.text if parsed.json else state_table(response.json()))
+    state = ask("GET", parsed.url, "/cluster/state")
+    print(json.dumps(state) if parsed.json else state_table(state))
     return 0
+
+
+def _load(parsed: argparse.Namespace) -> int:
+    from saiserve.cli_models import load
+
+    return load(parsed.url, parsed.model, pin=not parsed.no_pin)
+
+
+def _unload(parsed: argparse.Namespace) -> int:
+    from saiserve.cli_models import unload
+
+    return unload(parsed.url, parsed.model)
 
 
 def state_table(state: dict[str, Any]) -> str:

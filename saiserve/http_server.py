@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from saiserve.api.admin import admin_routes
 from saiserve.api.context import Api
 from saiserve.api.cors import Origins
 from saiserve.api.http import Message, Receive, Scope, Send
@@ -29,6 +30,7 @@ from saiserve.config import Settings
 from saiserve.errors import SettingsError
 from saiserve.http_connections import serve_connections
 from saiserve.metering.metrics import CONTENT_TYPE, NodeMetrics, Tally
+from saiserve.model_admin import NodeModelAdmin
 from saiserve.node import FACTS_CALL, Node
 from saiserve.node_service import NodeService
 from saiserve.peers.server import PeerPort, SwimPort
@@ -66,6 +68,7 @@ async def run_http(
         engine=node.residents.engine,
         swim=swim,
         is_draining=lambda: node.draining,
+        is_clustered=node.settings.is_clustered,
         calls={FACTS_CALL: node.tell_facts},
     )
     server = HttpServer(port)
@@ -95,7 +98,7 @@ def build_app(node: Node) -> AsgiApp:
     return create_app(
         Api(service),
         auth,
-        extra_routes=[Route("/metrics", show_metrics, methods=["GET"])],
+        extra_routes=[Route("/metrics", show_metrics, methods=["GET"]), *admin_routes(NodeModelAdmin(node))],
         origins=Origins(settings.cors_origins),
     )
 

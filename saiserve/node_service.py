@@ -67,7 +67,6 @@ def _with_file(card: ModelCard, resident: Resident) -> ModelCard:
         size_bytes=resident.size_bytes,
         chat_template=resident.chat_template,
         path=resident.path.name if resident.path is not None else "",
-        busy=resident.load.busy,
         progress=progress,
     )
     facts = resident.facts

@@ -97,7 +97,7 @@ async def props(api: Api, call: Call) -> Reply:
             },
             "total_slots": card.lanes,
             "model_alias": card.id,
-            "model_path": f"{card.id}.gguf",
+            "model_path": card.path or f"{card.id}.gguf",
             "modalities": {"vision": sees, "video": False, "audio": False},
             "chat_template": card.chat_template,
             "chat_template_caps": {},

@@ -55,8 +55,6 @@ class ModelCard:
     """A route's or an upstream's name: which model's ways a request is fitted to shows when a place is chosen."""
     path: str = ""
     """The name of its file, where this node has it."""
-    busy: int = 0
-    """Lanes in use on this node."""
     progress: dict[str, Any] | None = None
     """How far its load on this node is: stage, fraction, bytes_done, bytes_total, elapsed_s, remaining_s."""
 

@@ -89,6 +89,12 @@ METRICS: Final[tuple[Definition, ...]] = (
     *(Definition(f"saiserve_engine_{name}", Kind.GAUGE, text, ("model",)) for name, text in ENGINE_GAUGES.items()),
     *(Definition(f"saiserve_engine_{name}", Kind.HISTOGRAM, text, ("model",)) for name, text in ENGINE_HISTOGRAMS.items()),
     Definition("saiserve_engine_crashes", Kind.COUNTER, "Engine processes that ended on their own.", ("model",)),
+    Definition("saiserve_model_loads", Kind.COUNTER, "Times a model was loaded, by outcome.", ("model", "outcome")),
+    Definition("saiserve_model_load_fraction", Kind.GAUGE, "How far a model's load is; 1 once it serves, 0 while it is not resident.", ("model",)),
+    Definition("saiserve_model_load_seconds", Kind.GAUGE, "What its last load took.", ("model",)),
+    Definition("saiserve_model_memory_bytes", Kind.GAUGE, "Memory a model counts for in the budget now.", ("model",)),
+    Definition("saiserve_model_evictions", Kind.COUNTER, "Idle models that were unloaded for another."),
+    Definition("saiserve_memory_budget_bytes", Kind.GAUGE, "Memory for all models together."),
     Definition("saiserve_members", Kind.GAUGE, "Members as this node sees them, by state.", ("state",)),
     Definition("saiserve_loop_lag_p99_seconds", Kind.GAUGE, "Lateness of the event loop, 99th percentile of the last minute."),
     Definition("saiserve_loop_lag_max_seconds", Kind.GAUGE, "Worst lateness of the event loop in the last minute."),
@@ -158,7 +164,7 @@ class NodeMetrics:
 
     def _samples(self) -> dict[str, list[Sample]]:
         found: dict[str, list[Sample]] = {}
-        for name, labels, value in (*self._entered(), *self._engines(), *self._fleet()):
+        for name, labels, value in (*self._entered(), *self._engines(), *self._models(), *self._fleet()):
             found.setdefault(name, []).append((labels, value))
         return found
 
@@ -185,6 +191,17 @@ class NodeMetrics:
             counters = getattr(resident.source, "counters", {})
             for name in (*ENGINE_COUNTERS, *ENGINE_GAUGES):
                 yield f"saiserve_engine_{name}", label, float(counters.get(name, 0.0))
+
+    def _models(self) -> Iterable[tuple[str, tuple[str, ...], float]]:
+        residents = self._node.residents
+        for model, resident in sorted(residents.models.items()):
+            yield "saiserve_model_loads", (model, "ready"), float(resident.loads)
+            yield "saiserve_model_loads", (model, "failed"), float(resident.load_failures)
+            yield "saiserve_model_load_fraction", (model,), resident.fraction
+            yield "saiserve_model_load_seconds", (model,), resident.load_s
+            yield "saiserve_model_memory_bytes", (model,), float(resident.held_bytes)
+        yield "saiserve_model_evictions", (), float(residents.loader.evictions)
+        yield "saiserve_memory_budget_bytes", (), float(residents.loader.budget_bytes)
 
     def _fleet(self) -> Iterable[tuple[str, tuple[str, ...], float]]:
         states: dict[str, int] = {"alive": 0, "suspect": 0, "dead": 0, "left": 0}

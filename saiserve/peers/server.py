@@ -64,6 +64,7 @@ class PeerPort:
         engine: the local, guarded engine of a model id, None when it is not here.
         swim: the membership transport, None when membership has a transport of its own.
         is_draining: whether new work is refused.
+        is_clustered: whether a verifier will come, once this node is a member.
         calls: further questions by name: `PeerClient.call(node, name)` reaches `calls[name]`.
     """
 
@@ -75,6 +76,7 @@ class PeerPort:
         engine: Callable[[str], Engine | None],
         swim: SwimPort | None = None,
         is_draining: Callable[[], bool] = lambda: False,
+        is_clustered: bool = False,
         calls: Mapping[str, PeerCall] | None = None,
     ) -> None:
         self._app = app
@@ -82,6 +84,7 @@ class PeerPort:
         self._engine = engine
         self._swim = swim
         self._is_draining = is_draining
+        self._is_clustered = is_clustered
         self._calls = dict(calls or {})
         self._warnings = _Warnings()
         self.active = 0
@@ -144,8 +147,11 @@ class PeerPort:
             self._long_swim -= is_long
 
     async def _answer_peer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._verifier is None and self._is_clustered:
+            await _plain(send, 503, "this node is still joining its cluster")
+            return
         if self._verifier is None or scope["method"] != "POST":
-            await _plain(send, 404, "this node talks to no peers")
+            await _plain(send, 404, "this node talks to no peers: it has no CLUSTER_SECRET")
             return
         if self.active >= limits.PEER_REQUESTS_MAX:
             await _plain(send, 503, "too many peer requests")
@@ -209,7 +215,8 @@ class PeerPort:
         engine = self._engine(request.model)
         if self._is_draining() or engine is None:
             reason = RefusalReason.NO_MODEL if engine is None else RefusalReason.DRAINING
-            await _reply(send, 200, sealer.last(_encoder.encode(Refused(request.id, reason))))
+            detail = "this node is about to stop" if engine is not None else f"{request.model} is not here"
+            await _reply(send, 200, sealer.last(_encoder.encode(Refused(request.id, reason, detail))))
             return
         await send(_start(200, [(b"content-type", b"application/octet-stream")]))
         try:

@@ -189,7 +189,7 @@ class Loader:
             await resident.until_unused()
 
     def _failed(self, resident: Resident, error: str, state: ModelState) -> None:
-        resident.state, resident.error = state, error
+        resident.state, resident.error, resident.is_pinned = state, error, resident.at_start
         resident.failures += 1
         resident.load_failures += 1
         pause_s = limits.LOAD_BACKOFF_FIRST_S * 2 ** min(resident.failures - 1, 10)
