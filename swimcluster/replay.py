@@ -1,8 +1,9 @@
-"""Runs a flight recorder's dump again, step by step: `python -m swimcluster.replay DUMP`.
+"""Runs flight recorders' dumps again, step by step: `python -m swimcluster.replay DUMP [DUMP …]`.
 
 The same inputs at the same times give the same machine, so a production incident repeats on a desk, without a
 network and without the cluster's keys. Each step is printed with what it made the member do and think; where one
-segment of the dump ends and the next begins, the replayed machine is compared with the recorded one.
+segment of the dump ends and the next begins, the replayed machine is compared with the recorded one. Dumps of several
+members are put into the simulator side by side: one timeline, and its invariants watch (`swimcluster.testing.incident`).
 """
 
 from __future__ import annotations
@@ -157,21 +158,42 @@ def describe_view(machine: Swim) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a dump's story; returns the exit code: 0 faithful, 1 the replay differs, 2 not a dump."""
+    """Print the story of one dump or several; returns the exit code: 0 faithful, 1 it differs or breaks an invariant,
+    2 not a dump."""
     parser = argparse.ArgumentParser(
-        prog="python -m swimcluster.replay", description="Run a flight recorder's dump again."
+        prog="python -m swimcluster.replay", description="Run flight recorders' dumps again."
     )
-    parser.add_argument("dump", type=Path, help="a file written by Cluster.write_recording")
+    parser.add_argument("dump", type=Path, nargs="+", help="a file written by Cluster.write_recording, one per member")
     parser.add_argument("--inputs", action="store_true", help="show every input and everything sent")
-    parser.add_argument("--until", type=int, metavar="N", help="stop after step N and show the view there")
-    parser.add_argument("--step", action="store_true", help="wait for Enter after each shown step")
+    parser.add_argument("--until", type=int, metavar="N", help="one dump: stop after step N and show the view there")
+    parser.add_argument("--step", action="store_true", help="one dump: wait for Enter after each shown step")
+    parser.add_argument("--about", metavar="NAME", help="several dumps: only what concerns this member")
     options = parser.parse_args(arguments)
     try:
-        dump = decode_dump(options.dump.read_bytes())
-        return _tell(dump, inputs=options.inputs, until=options.until, wait=options.step)
-    except (OSError, DecodeError) as error:
-        print(f"{options.dump}: {error}", file=sys.stderr)
+        dumps = [decode_dump(path.read_bytes()) for path in options.dump]
+        if len(dumps) == 1:
+            return _tell(dumps[0], inputs=options.inputs, until=options.until, wait=options.step)
+        return _tell_incident(dumps, about=options.about, inputs=options.inputs)
+    except (OSError, SwimclusterError) as error:
+        print(f"{' '.join(map(str, options.dump))}: {error}", file=sys.stderr)
         return 2
+
+
+def _tell_incident(dumps: list[Dump], *, about: str | None, inputs: bool) -> int:
+    # The simulator imports this module; it is needed only here.
+    from swimcluster.testing.incident import Incident, describe_clock, incident_checks
+    from swimcluster.testing.timeline import Timeline
+
+    incident = Incident(dumps)
+    timeline = Timeline(about, inputs=inputs, describe=incident.wire().describe)
+    incident.watch(timeline)
+    checks = incident_checks(incident)
+    incident.run()
+    print(*(describe_clock(name, clock) for name, clock in incident.clocks.items()), sep="\n")
+    print(timeline.text())
+    print(*(f"NOT FAITHFUL  {fault}" for fault in incident.faults), sep="\n", end="")
+    print(*(f"INVARIANT  {violation}" for violation in checks.violations), sep="\n", end="")
+    return 1 if incident.faults or checks.violations else 0
 
 
 def _tell(dump: Dump, *, inputs: bool, until: int | None, wait: bool) -> int:

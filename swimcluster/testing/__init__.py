@@ -22,6 +22,7 @@ from swimcluster.testing.faults import (
     describe,
     play,
 )
+from swimcluster.testing.incident import Incident, incident_checks
 from swimcluster.testing.invariants import Checker, Checks, InvariantError, default_checkers
 from swimcluster.testing.machine import Datagram, Exchange, ExchangeMachine, Machine
 from swimcluster.testing.membership_faults import (
@@ -59,6 +60,7 @@ __all__ = [
     "Fault",
     "Flying",
     "Hold",
+    "Incident",
     "InvariantError",
     "Leave",
     "LogNormal",
@@ -94,6 +96,7 @@ __all__ = [
     "describe",
     "explore",
     "fork",
+    "incident_checks",
     "play",
     "random_schedule",
     "search",

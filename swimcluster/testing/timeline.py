@@ -1,4 +1,4 @@
-"""One member's life as text: what it did, what befell it, and what others thought of it, line by line."""
+"""One member's life, or all of them, as text: what it did, what befell it, and what others thought of it, line by line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ LINES_MAX = 10_000
 
 
 class Timeline(Observer):
-    """Keeps what concerns `member`, at most `LINES_MAX` lines; the oldest stay, and a last line counts the rest.
+    """Keeps what concerns `member` (None: everybody), at most `LINES_MAX` lines; the oldest stay, and a last line counts the rest.
 
     `inputs` adds every message it receives, in the words of `describe` if given.
     """
 
-    def __init__(self, member: str, *, inputs: bool = False, describe: Callable[[bytes], str] | None = None) -> None:
+    def __init__(
+        self, member: str | None, *, inputs: bool = False, describe: Callable[[bytes], str] | None = None
+    ) -> None:
         self.member = member
         self.inputs = inputs
         self.describe = describe
@@ -39,26 +41,29 @@ class Timeline(Observer):
         else:
             self.dropped += 1
 
+    def _concerns(self, name: str | None) -> bool:
+        return self.member is None or name == self.member
+
     def booted(self, world: World, node: Node) -> None:
-        if node.name == self.member:
+        if self._concerns(node.name):
             self._add(world, node.name, f"starts life {node.life} at {node.address}")
 
     def stopped(self, world: World, node: Node) -> None:
-        if node.name == self.member:
+        if self._concerns(node.name):
             self._add(world, node.name, "ends")
 
     def noted(self, world: World, text: str) -> None:
         self._add(world, "*", text)
 
     def received(self, world: World, node: Node, item: Input) -> None:
-        if self.inputs and node.name == self.member:
+        if self.inputs and self._concerns(node.name):
             what = self.describe(item.data) if self.describe is not None and item.data else f"{len(item.data)} bytes"
             self._add(world, node.name, f"{item.kind} from {item.source}: {what}")
 
     def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
         for event in events:
             about = getattr(getattr(event, "member", None), "name", None)
-            if self.member in (node.name, about):
+            if self._concerns(node.name) or self._concerns(about):
                 self._add(world, node.name, tell(event))
 
 

@@ -13,8 +13,8 @@ from swimcluster.messages import Message, Packet
 class Wire:
     """Decodes datagrams of one cluster, without the replay window: any datagram reads the same any number of times."""
 
-    def __init__(self, config: Config) -> None:
-        self._keyring = Keyring(config.cluster, config.keys)
+    def __init__(self, config: Config, keyring: Keyring | None = None) -> None:
+        self._keyring = Keyring(config.cluster, config.keys) if keyring is None else keyring
         self._decoder = Decoder(config)
 
     def packet(self, data: bytes) -> Packet | None:

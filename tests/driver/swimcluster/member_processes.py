@@ -24,6 +24,7 @@ class Node:
 
     def __init__(self, process: trio.Process) -> None:
         self.process = process
+        self.name = ""
         self.port = 0
         self.view: View = {}
         self.errors = b""
@@ -41,7 +42,7 @@ class Node:
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 told = json.loads(line)
-                self.port, self.view = told["port"], told["view"]
+                self.name, self.port, self.view = told["name"], told["port"], told["view"]
                 self.history.append(self.view)
                 self.times.append(told["at"])
                 self._told.set()
