@@ -85,6 +85,7 @@ def load_worker(
         raise EngineLoadError(f"{path} cannot be served: {error}") from error
     threads = _choose_threads(context, settings, max(vocabulary.special.bos, 0))
     speeds = measure(context, max(vocabulary.special.bos, 0), streams_max=context.sequences_max - 1)
+    compiler = ConstraintCompiler(vocabulary, model.vocab)
     lanes = choose_lanes(settings.lanes, speeds.stream_rates, context.cells_total, context.sequences_max - 1)
     worker = Worker(
         context=context,
@@ -94,7 +95,7 @@ def load_worker(
             vocabulary, pooling=POOLING_USUAL, size=model.embedding_size, tokens_max=context_tokens
         ),
         adapters=adapters,
-        compiler=ConstraintCompiler(vocabulary, model.vocab),
+        compiler=compiler,
         scheduler=Scheduler(context, _scheduler_config(settings, context, speeds, lanes)),
         context_tokens=context_tokens,
         threads=threads,

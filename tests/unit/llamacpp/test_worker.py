@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from saiserve.engines.llamacpp.constraint import ConstraintCompiler
 from saiserve.engines.llamacpp.loading import load_worker
 from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.worker import Worker
@@ -217,6 +218,12 @@ def test_a_schema_holds_for_every_answer(desk: Desk, temperature: float) -> None
         assert set(value) == {"a", "b"}
         assert value["b"] in {"x", "yy"}
         assert 0 <= value["a"] <= 99
+
+
+def test_the_first_schema_finds_everything_built(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ConstraintCompiler, "_build_tokenizer", None)
+    _, text, _ = desk.answer(constraint=Constraint("json_schema", SCHEMA))
+    assert set(json.loads(text)) == {"a", "b"}
 
 
 def test_a_constrained_answer_resumes_at_any_token(desk: Desk) -> None:
