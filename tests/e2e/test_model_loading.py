@@ -1,0 +1,195 @@
+"""Models come and go on running nodes: by operators, on demand, on the node that can, beside running streams."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+import trio
+
+from acceptance.nodes import API_KEY, CLUSTER_SECRET, Node, fleet
+from tests.e2e.test_damaged_models import DAMAGE
+
+pytestmark = pytest.mark.slow
+
+OPERATOR = {"X-SAI-Cluster": CLUSTER_SECRET}
+
+
+async def admin(node: Node, method: str, path: str, body: dict[str, Any] | None = None) -> httpx2.Response:
+    async with httpx2.AsyncClient(timeout=120) as client:
+        return await client.request(method, f"{node.url}/admin/models{path}", headers=OPERATOR, json=body)
+
+
+async def ask(node: Node, model: str, tokens: int = 8) -> httpx2.Response:
+    body = {"model": model, "max_tokens": tokens, "messages": [{"role": "user", "content": "Hello"}]}
+    async with node.client() as client:
+        return await client.post("/v1/chat/completions", json=body)
+
+
+async def stream(node: Node, model: str, tokens: int, began: trio.Event | None = None) -> int:
+    """Pieces of one streamed answer that came to its proper end."""
+    body = {"model": model, "max_tokens": tokens, "stream": True, "temperature": 0, "ignore_eos": True}
+    body["messages"] = [{"role": "user", "content": "Count."}]
+    pieces, last = 0, ""
+    async with node.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as response:
+        async for line in response.aiter_lines():
+            if line.startswith("data: "):
+                pieces, last = pieces + 1, line
+                if began is not None and pieces > 2:
+                    began.set()
+    assert last == "data: [DONE]", last
+    return pieces
+
+
+async def test_an_operator_loads_and_unloads_and_strangers_do_not() -> None:
+    async with fleet() as group:
+        node = await group.start_ready("a", "simulated:first", environment={"MODELS_ON_DEMAND": "simulated:other"})
+        assert (await ask(node, "third")).status_code == 404
+        loaded = await admin(node, "POST", "/load", {"model": "simulated:third?load_s=1&memory_mib=10"})
+        assert (loaded.status_code, loaded.json()["state"], loaded.json()["pinned"]) == (200, "ready", True)
+        assert (await ask(node, "third")).status_code == 200
+        told = (await admin(node, "GET", "")).json()
+        assert {model["id"]: model["state"] for model in told["models"]} == {
+            "first": "ready",
+            "other": "loadable",
+            "third": "ready",
+        }
+        assert 0 < told["memory"]["held_bytes"] < told["memory"]["budget_bytes"]
+        later = await admin(node, "POST", "/load", {"model": "simulated:slow?load_s=3", "wait": False})
+        assert (later.status_code, later.json()["progress"]["stage"]) == (202, "loading")
+        assert (await admin(node, "GET", "/slow")).json()["state"] == "loading"
+        gone = await admin(node, "POST", "/unload", {"model": "third"})
+        assert (gone.status_code, gone.json()["state"]) == (200, "loadable")
+        assert (await ask(node, "third")).status_code == 404
+        assert (await admin(node, "POST", "/unload", {"model": "third"})).status_code == 404
+        assert (await admin(node, "POST", "/load", {"model": "no-such-model"})).status_code == 400
+        async with node.client() as client:
+            for path in ("/admin/models", "/admin/models/first"):
+                assert (await client.get(path)).status_code == 401
+
+
+async def test_the_commands_show_what_the_node_says(tmp_path: Path) -> None:
+    async with fleet() as group:
+        node = await group.start_ready("a", "none")
+
+        def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [sys.executable, "-m", "saiserve.cli", *arguments, "--url", node.url],
+                env={"PATH": os.environ["PATH"], "CLUSTER_SECRET": CLUSTER_SECRET},
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+
+        good = await trio.to_thread.run_sync(run, "load", "simulated:sim?load_s=1")
+        assert (good.returncode, good.stdout[:12]) == (0, "sim is ready"), good.stderr
+        damaged = tmp_path / "odd.gguf"
+        damaged.write_text("<html>", "utf-8")
+        bad = await trio.to_thread.run_sync(run, "load", str(damaged))
+        assert bad.returncode == 1
+        assert "odd.gguf" in bad.stderr
+        gone = await trio.to_thread.run_sync(run, "unload", "sim")
+        assert (gone.returncode, gone.stdout) == (0, "sim is unloaded\n")
+        again = await trio.to_thread.run_sync(run, "unload", "sim")
+        assert again.returncode == 1
+        assert "this node has no model 'sim'" in again.stderr
+
+
+async def test_a_model_is_loaded_on_the_peer_that_can() -> None:
+    async with fleet() as group:
+        entry = await group.start_ready("entry", "none")
+        able = await group.start_ready(
+            "able", "none", environment={"MODELS_ON_DEMAND": "simulated:sim?load_s=3", "KEEP_ALIVE_S": "2"}
+        )
+        with trio.fail_after(15):
+            while len((await entry.state())["members"]) < 2 or (await ask(entry, "sim")).status_code == 404:
+                await trio.sleep(0.2)
+        models = {m["name"]: m["models"] for m in (await entry.state())["members"]}
+        assert (models["entry"], models["able"][0]["state"]) == ([], "ready")
+        assert (await ask(entry, "sim")).headers["x-sai-route"].startswith("able")
+        with trio.fail_after(15):
+            while (await admin(able, "GET", "/sim")).json()["state"] != "loadable":
+                await trio.sleep(0.2)
+        await trio.sleep(2)  # until the entry node has heard of it
+        replies: list[httpx2.Response] = []
+
+        async def one() -> None:
+            replies.append(await ask(entry, "sim"))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(one)
+        assert [reply.status_code for reply in replies] == [200] * 8
+        assert (await admin(able, "GET", "/sim")).json()["loads"] == 2
+
+
+@pytest.mark.parametrize("damage", ["half", "almost whole", "another magic", "a web page", "a folder", "empty"])
+async def test_a_damaged_file_beside_a_stream_is_refused_and_the_stream_goes_on(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    DAMAGE[damage](path)
+    async with fleet() as group:
+        node = await group.start_ready("a", "smollm2-135m", environment={"CONTEXT_TOKENS": "2048", "LANES": "2"})
+        began = trio.Event()
+        pieces: list[int] = []
+
+        async def talk() -> None:
+            pieces.append(await stream(node, "smollm2-135m", 150, began))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(talk)
+            await began.wait()
+            refused = await admin(node, "POST", "/load", {"model": str(path)})
+        assert 400 <= refused.status_code < 600
+        assert "model.gguf" in refused.json()["error"]["message"]
+        assert pieces[0] > 20
+        assert node.process.poll() is None
+        listed = (await admin(node, "GET", "")).json()
+        assert [model["id"] for model in listed["models"]] == ["smollm2-135m"]
+        assert "Traceback" not in node.log_text()
+
+
+async def test_two_real_models_share_a_budget_and_a_hung_one_harms_nobody() -> None:
+    environment = {"MODELS_ON_DEMAND": "gemma-3-270m", "CONTEXT_TOKENS": "2048", "KV_CELLS": "2048", "CACHE_MIB": "64"}
+    async with fleet() as group:
+        node = await group.start_ready("a", "smollm2-135m", environment={**environment, "LANES": "2"})
+        told = await admin(node, "POST", "/load", {"model": "gemma-3-270m", "pin": False})
+        assert told.status_code == 200, told.text
+        engines = psutil.Process(node.process.pid).children()
+        assert len(engines) == 2
+        held = {model["id"]: model["held_bytes"] for model in (await admin(node, "GET", "")).json()["models"]}
+        newest = max(engines, key=lambda process: process.create_time())
+        assert newest.memory_info().rss <= held["gemma-3-270m"]
+        newest.send_signal(signal.SIGSTOP)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_fails_with_a_sentence, node)
+                assert await stream(node, "smollm2-135m", 60) > 10
+        finally:
+            newest.send_signal(signal.SIGCONT)
+
+
+async def test_more_than_the_budget_is_refused_with_numbers() -> None:
+    environment = {"MEMORY_MIB": "700", "CONTEXT_TOKENS": "2048", "KV_CELLS": "2048", "CACHE_MIB": "64", "LANES": "2"}
+    async with fleet() as group:
+        node = await group.start_ready("a", "smollm2-135m", environment=environment)
+        refused = await admin(node, "POST", "/load", {"model": "gemma-3-270m"})
+        assert refused.status_code == 400
+        message = refused.json()["error"]["message"]
+        assert "'gemma-3-270m' cannot be loaded: it needs about 0." in message
+        assert "smollm2-135m 0." in message
+        assert (await ask(node, "smollm2-135m")).status_code == 200
+        assert API_KEY not in message
+
+
+async def _fails_with_a_sentence(node: Node) -> None:
+    reply = await ask(node, "gemma-3-270m")
+    assert reply.status_code >= 500
+    assert reply.json()["error"]["message"]
