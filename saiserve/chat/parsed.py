@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from saiserve.chat.events import (
     AnswerEvent,
-    AnswerFailed,
     ChoiceFinished,
     ReasoningDelta,
     StopKind,
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
+    Usage,
 )
 from saiserve.chat.reasoning import ReasoningSplitter
 from saiserve.chat.request import Tool
-from saiserve.chat.tool_parser import ParsedCall, Piece, ToolCallParser
+from saiserve.chat.tool_parser import CallArguments, CallBegun, ParsedCall, Piece, ToolCallParser
 from saiserve.engines.messages import TokenLogprob
 
 
@@ -26,6 +26,7 @@ class _Choice:
     splitter: ReasoningSplitter | None
     parser: ToolCallParser | None
     calls: int = 0
+    reasoning_tokens: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
 
@@ -62,8 +63,9 @@ class AnswerParser:
                 return [event]
             case ChoiceFinished():
                 return self._finish(event)
-            case AnswerFailed():
-                return [event]
+            case Usage():
+                reasoning = sum(choice.reasoning_tokens for choice in self._choices)
+                return [replace(event, reasoning_tokens=event.reasoning_tokens or reasoning)]
         return [event]
 
     def _text(self, event: TextDelta) -> list[AnswerEvent]:
@@ -73,6 +75,8 @@ class AnswerParser:
         text = event.text
         if choice.splitter is not None:
             split = choice.splitter.feed(text)
+            if split.reasoning or (choice.splitter.is_inside and not split.text):
+                choice.reasoning_tokens += len(event.tokens)
             if split.reasoning:
                 events.append(ReasoningDelta(event.choice, split.reasoning))
             text = split.text
@@ -84,20 +88,27 @@ class AnswerParser:
         events: list[AnswerEvent] = []
         for piece in pieces:
             if isinstance(piece, ParsedCall):
-                events += self._call(index, piece)
+                events += [self._begin(index, piece.name), self._arguments(index, piece.arguments)]
+            elif isinstance(piece, CallBegun):
+                events.append(self._begin(index, piece.name))
+            elif isinstance(piece, CallArguments):
+                events.append(self._arguments(index, piece.text))
             elif piece or (keep_logprobs and choice.logprobs):
                 logprobs = tuple(choice.logprobs) or None
                 choice.logprobs = []
                 events.append(TextDelta(index, piece, logprobs))
         return events
 
-    def _call(self, index: int, call: ParsedCall) -> list[AnswerEvent]:
+    def _begin(self, index: int, flat_name: str) -> ToolCallStarted:
         choice = self._choices[index]
-        namespace = self._namespaces.get(call.name, "")
-        name = call.name.removeprefix(f"{namespace}__") if namespace else call.name
+        namespace = self._namespaces.get(flat_name, "")
+        name = flat_name.removeprefix(f"{namespace}__") if namespace else flat_name
         started = ToolCallStarted(index, choice.calls, self._new_call_id(), name, namespace)
         choice.calls += 1
-        return [started, ToolCallDelta(index, started.index, call.arguments)]
+        return started
+
+    def _arguments(self, index: int, text: str) -> ToolCallDelta:
+        return ToolCallDelta(index, self._choices[index].calls - 1, text)
 
     def _finish(self, event: ChoiceFinished) -> list[AnswerEvent]:
         choice = self._choices[event.choice]
@@ -110,7 +121,7 @@ class AnswerParser:
             pieces = [split.text]
         if choice.parser is not None:
             pieces = [piece for text in pieces if isinstance(text, str) for piece in choice.parser.feed(text)]
-            pieces += choice.parser.finish()
+            pieces += choice.parser.finish(is_cut=event.kind is StopKind.LENGTH)
         events += self._events(event.choice, pieces, keep_logprobs=choice.parser is None)
         return [*events, self._end(event, called=choice.calls > 0)]
 

@@ -44,6 +44,11 @@ class ReasoningSplitter:
         self._held = ""
         self._fresh = True
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the output stands in the reasoning."""
+        return self._state is _State.INSIDE
+
     def feed(self, text: str) -> Split:
         """Return what can be told apart so far."""
         self._held += text

@@ -1,18 +1,20 @@
 """Tool calls out of streamed text: a state machine that never loses a character.
 
-Text goes through at once, but for a tail that may be the start of a call. A call is held until its JSON is complete,
-so that what is sent on is always whole and valid; one that turns out to be no call, or is cut, comes out as text
-(docs/decisions/0082-whole-tool-calls.md).
+Text goes through at once, but for a tail that may be the start of a call. A marked call whose name comes before its
+arguments is sent on as it grows, always the beginning of valid JSON and completed at its end; any other call is held
+until it is whole, and comes out as text when it turns out to be none (docs/decisions/0122-tool-calls-as-they-grow.md).
 """
 
 from __future__ import annotations
 
+import enum
 import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from saiserve.chat.json_scan import ObjectScanner
 from saiserve.chat.request import Tool
 from saiserve.chat.tool_formats import ToolFormat
 
@@ -24,6 +26,9 @@ _FENCE = re.compile(r"\A\s*```(?:json|tool_call|tool_code)?\s*\n(?P<body>.*?)\n?
 _XML_CALL = re.compile(r"<function=(?P<name>[^>\s]+)>\s*(?P<body>.*?)\s*</function>", re.DOTALL)
 _XML_PARAMETER = re.compile(r"<parameter=(?P<name>[^>]+)>\n?(?P<value>.*?)\n?</parameter>", re.DOTALL)
 _NAMED_ARGUMENTS = re.compile(r"\A\s*(?P<name>[A-Za-z0-9_.\-:/]+)\s*(?:\[CALL_ID\][^\[]*)?(?:\[ARGS\])?\s*(?=\{)")
+_HEAD = re.compile(r'\A\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
+_ARRAY_TAIL = re.compile(r"\A\s*(?P<brace>\}?)\s*(?P<sign>[,\]])")
+_EMPTY_TAIL = re.compile(r"\A[\s}\],]*\Z")
 _QUOTE = re.compile(r'(?<!\\)(?:\\\\)*"')
 
 
@@ -42,7 +47,30 @@ class ParsedCall:
     arguments: str
 
 
-Piece = str | ParsedCall
+@dataclass(frozen=True, slots=True)
+class CallBegun:
+    """A call whose arguments follow piece by piece."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """A piece of the arguments of the call that has begun."""
+
+    text: str
+
+
+Piece = str | ParsedCall | CallBegun | CallArguments
+
+
+class _State(enum.Enum):
+    """Where the parser stands in a format with marks."""
+
+    TEXT = "text"
+    CALL = "behind an opener"
+    ARGUMENTS = "in arguments that are sent on"
+    TAIL = "behind such arguments"
 
 
 class ToolCallParser:
@@ -53,48 +81,62 @@ class ToolCallParser:
         self._tools = {tool.name: tool for tool in tools}
         self._parallel = parallel
         self._held = ""
-        self._inside = False
+        self._state = _State.TEXT
+        self._scanner = ObjectScanner()
+        self._in_array = False
         self._called = False
+        self._is_dropping = False
         self._after_call = False
         self._decided_text = False
         self._feed: Callable[[], list[Piece]] = self._feed_marked if tool_format.opener else self._feed_unmarked
+        self._steps: dict[_State, Callable[[], list[Piece] | None]] = {
+            _State.TEXT: self._take_text,
+            _State.CALL: self._take_call,
+            _State.ARGUMENTS: self._take_arguments,
+            _State.TAIL: self._take_array_tail if tool_format.array else self._take_tail,
+        }
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what this text completes: pieces of plain text and whole calls, in order."""
+        """Return what this text completes: pieces of plain text, whole calls, and pieces of one that grows, in order."""
         self._held += text
         return self._keep(self._feed())
 
-    def finish(self) -> list[Piece]:
-        """Return what is left when no more text will come."""
+    def finish(self, *, is_cut: bool = False) -> list[Piece]:
+        """Return what is left when no more text will come; arguments that are open are completed unless `is_cut`."""
         held, self._held = self._held, ""
-        if self._inside or (not self._format.opener and not self._decided_text):
+        if self._state is _State.ARGUMENTS:
+            return [] if is_cut else self._keep([CallArguments(self._scanner.completion())])
+        if self._state is _State.TAIL:
+            return self._keep([] if _EMPTY_TAIL.match(held) else [held])
+        is_inside = self._state is _State.CALL
+        if is_inside or (not self._format.opener and not self._decided_text):
             if calls := self._calls_in(held):
                 return self._keep(list(calls))
-            held = (self._format.opener if self._inside else "") + held
+            held = (self._format.opener if is_inside else "") + held
         return self._keep([held])
 
     def _keep(self, pieces: list[Piece]) -> list[Piece]:
+        """Return the pieces that count; without parallel calls none after the first call."""
         kept: list[Piece] = []
         for piece in pieces:
-            if not piece or (self._called and not self._parallel):
-                continue
-            kept.append(piece)
-            self._called = self._called or isinstance(piece, ParsedCall)
+            if isinstance(piece, CallArguments):
+                if piece.text and not self._is_dropping:
+                    kept.append(piece)
+            elif self._called and not self._parallel:
+                self._is_dropping = self._is_dropping or isinstance(piece, CallBegun)
+            elif piece:
+                kept.append(piece)
+                self._called = self._called or not isinstance(piece, str)
         return kept
 
     def _feed_marked(self) -> list[Piece]:
+        """Take what each state can, until one waits for more."""
         pieces: list[Piece] = []
-        while True:
-            if not self._inside:
-                pieces.append(self._take_text())
-                if not self._inside:
-                    return pieces
-            taken = self._take_call()
-            if taken is None:
-                return pieces
+        while (taken := self._steps[self._state]()) is not None:
             pieces += taken
+        return pieces
 
-    def _take_text(self) -> str:
+    def _take_text(self) -> list[Piece] | None:
         """Return the text up to an opener, or up to what may begin one; newlines around calls are not text."""
         if self._after_call:
             self._held = self._held.lstrip("\n")
@@ -102,15 +144,17 @@ class ToolCallParser:
         before, found, after = self._held.partition(self._format.opener)
         if found:
             self._held = after
-            self._inside = True
-            return before.rstrip("\n")
+            self._state = _State.CALL
+            return [before.rstrip("\n")]
         keep = overlap(self._held, self._format.opener)
         ready = self._held[: len(self._held) - keep].rstrip("\n")
         self._held = self._held[len(ready) :]
-        return ready
+        return [ready] if ready else None
 
     def _take_call(self) -> list[Piece] | None:
         """Return the call at the head of the held text, or the text it turned out to be; None while it is open."""
+        if begun := self._take_head():
+            return begun
         closer = self._format.closer
         if not closer:
             return self._take_array()
@@ -124,9 +168,60 @@ class ToolCallParser:
             end = self._held.find(closer, end + len(closer))
         return self._give_up_if_too_long()
 
+    def _take_head(self) -> list[Piece]:
+        """Return the beginning of a call whose arguments can be sent on as they come; nothing when it is none."""
+        text = self._held.lstrip() if self._format.array else self._held
+        is_list = self._format.array and text.startswith("[")
+        match = _HEAD.match(text, 0) if not is_list else _HEAD.match(text[1:])
+        if match is None and self._format.array and not self._in_array:
+            match = _NAMED_ARGUMENTS.match(text)
+        if match is None:
+            return []
+        self._in_array = self._in_array or is_list
+        self._held = (text[1:] if is_list else text)[match.end() :]
+        self._scanner = ObjectScanner()
+        self._state = _State.ARGUMENTS
+        return [CallBegun(match["name"])]
+
+    def _take_arguments(self) -> list[Piece] | None:
+        sent, self._held = self._scanner.feed(self._held)
+        if not (self._scanner.is_done or self._scanner.is_broken):
+            return [CallArguments(sent)] if sent else None
+        self._state = _State.TAIL
+        return [CallArguments(sent + self._scanner.completion())]
+
+    def _take_tail(self) -> list[Piece] | None:
+        """Drop what stands between arguments and closer: the end of the object, or the rest of a broken one."""
+        _, found, after = self._held.partition(self._format.closer)
+        if found:
+            self._leave(after, called=True)
+            return []
+        if len(self._held) > HELD_CHARACTERS_MAX:
+            text, self._held, self._state = self._held, "", _State.TEXT
+            return [text]
+        return None
+
+    def _take_array_tail(self) -> list[Piece] | None:
+        """Go on to the next call of an array, or leave it; a named call stands alone."""
+        match = _ARRAY_TAIL.match(self._held)
+        if not self._in_array:
+            self._leave(self._held, called=True)
+        elif match is not None:
+            self._held = self._held[match.end() :]
+            if match["sign"] == ",":
+                self._state = _State.CALL
+            else:
+                self._leave(self._held, called=True)
+        elif re.fullmatch(r"\s*\}?\s*", self._held):
+            return None
+        else:
+            self._leave(self._held, called=True)
+        return []
+
     def _leave(self, rest: str, *, called: bool) -> None:
         self._held = rest
-        self._inside = False
+        self._state = _State.TEXT
+        self._in_array = False
         self._after_call = called
 
     def _take_array(self) -> list[Piece] | None:
@@ -143,14 +238,18 @@ class ToolCallParser:
         calls = self._calls_of({"name": named["name"], "arguments": value} if named else value)
         if not calls:
             return self._as_text()
-        self._leave(text[end:], called=True)
+        if self._in_array:
+            self._held, self._state = text[end:], _State.TAIL
+        else:
+            self._leave(text[end:], called=True)
         return list(calls)
 
     def _give_up_if_too_long(self) -> list[Piece] | None:
         return self._as_text() if len(self._held) > HELD_CHARACTERS_MAX else None
 
     def _as_text(self) -> list[Piece]:
-        text, self._held, self._inside = self._format.opener + self._held, "", False
+        text, self._held, self._state = self._format.opener + self._held, "", _State.TEXT
+        self._in_array = False
         return [text]
 
     def _feed_unmarked(self) -> list[Piece]:

@@ -10,8 +10,8 @@ import datetime
 import json
 import signal
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -19,6 +19,7 @@ import jinja2
 import jinja2.ext
 import jinja2.sandbox
 
+from saiserve.engines.llamacpp.template_caps import TemplateCaps, Tools, adapt, probe
 from saiserve.engines.llamacpp.vocabulary import Markers, unused_character
 from saiserve.engines.messages import Prompt
 
@@ -30,6 +31,11 @@ RENDERED_CHARACTERS_MAX = 64 * 1024 * 1024
 REPEAT_MAX = 100_000
 """Longest result of a multiplication of strings or lists inside a template."""
 STRUCTURE_DEPTH_MAX = 64
+LIST_CHANGES = frozenset({"append", "pop"})
+"""Methods of lists that templates may call though they change them."""
+
+REASONING_MARKS = (("<think>", "</think>"), ("<|START_THINKING|>", "<|END_THINKING|>"))
+"""What surrounds reasoning, for templates that cannot leave it out themselves."""
 
 NAME_FORBIDDEN = frozenset("<>|[]{}\n\r\t\x00")
 """Characters a role or a tool's name may not have: a template puts them beside its own markers."""
@@ -69,6 +75,10 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
                 raise jinja2.TemplateRuntimeError("the repetition is too long")
         return super().call_binop(context, operator, left, right)
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Also two ways to change lists, by which some templates collect: what they are given is a copy."""
+        return (attr in LIST_CHANGES and isinstance(obj, list)) or super().is_safe_attribute(obj, attr, value)
+
 
 class _Generation(jinja2.ext.Extension):
     """`{% generation %}` marks the assistant's words for training; here it is transparent."""
@@ -88,6 +98,25 @@ def _strftime_now(layout: str) -> str:
     return datetime.datetime.now().astimezone().strftime(layout)
 
 
+def _dates() -> dict[str, str]:
+    """Return what older templates read instead of calling `strftime_now`: Llama 3's `date_string`, Firefunction's `datetime`."""
+    return {"date_string": _strftime_now("%d %b %Y"), "datetime": _strftime_now("%b %d %Y")}
+
+
+def without_reasoning(source: str, text: str) -> str:
+    """Return a prompt after which no reasoning follows: an open one is closed, one the model would begin is empty.
+
+    A template that knows `enable_thinking` has seen to it already.
+    """
+    for opening, closing in REASONING_MARKS:
+        if text.rstrip().endswith(opening):
+            return text + closing
+        begins = opening in source and closing in source and "enable_thinking" not in source
+        if begins and not text.rstrip().endswith(closing):
+            return text + opening + closing
+    return text
+
+
 def _to_json(
     value: Any,
     ensure_ascii: bool = False,
@@ -95,7 +124,16 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=_plain
+    )
+
+
+def _plain(value: Any) -> Any:
+    """What filters such as `map` and `select` give, as a list."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 class ChatTemplate:
@@ -122,8 +160,21 @@ class ChatTemplate:
                 self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError, TimeoutError) as error:
             raise TemplateError(f"the model's chat template cannot be read: {error}") from error
+        self._source = source
         self._specials = {"bos_token": bos, "eos_token": eos, "unk_token": "", "pad_token": ""}
         self._markers = markers
+        self.caps = TemplateCaps()
+        """What it can take; found by rendering, in the time there is."""
+        with suppress(TimeoutError), time_limit(COMPILE_S):
+            self.caps = probe(self._probed)
+
+    def _probed(self, messages: Sequence[Mapping[str, Any]], tools: Tools) -> str:
+        try:
+            return self._template.render(self._variables({}, messages, tools, opened=True))
+        except TimeoutError:
+            raise
+        except Exception as error:  # a template is code from elsewhere and may raise anything
+            raise ValueError(str(error)) from error
 
     def render(self, prompt: Prompt) -> Rendered:
         """The prompt's text for a conversation.
@@ -137,7 +188,7 @@ class ChatTemplate:
         texts = list(_strings((prompt.messages, prompt.tools, prompt.template_options), 0))
         split = unused_character(texts)
         end = unused_character([*texts, split])
-        messages = [self._defused(message, split) for message in prompt.messages]
+        messages = adapt([self._defused(message, split) for message in prompt.messages], self.caps)
         tools = [self._defused(tool, split) for tool in prompt.tools]
         if prompt.continue_final:
             _mark_end(messages, end)
@@ -154,14 +205,9 @@ class ChatTemplate:
         return _map_strings(value, lambda text: self._markers.defuse(text, split))
 
     def _run(self, prompt: Prompt, messages: list[Any], tools: list[Any]) -> str:
-        variables: dict[str, Any] = dict(self._specials)
-        variables.update(prompt.template_options)
-        variables.update(
-            messages=messages,
-            tools=tools or None,
-            documents=None,
-            add_generation_prompt=prompt.add_generation_prompt and not prompt.continue_final,
-        )
+        opened = prompt.add_generation_prompt and not prompt.continue_final
+        no_tools: Tools = [] if self.caps.empty_tools else None
+        variables = self._variables(prompt.template_options, messages, tools or no_tools, opened=opened)
         try:
             with time_limit(RENDER_S):
                 text = self._template.render(variables)
@@ -173,7 +219,24 @@ class ChatTemplate:
             raise TemplateError(f"the model's chat template fails on these messages: {error}") from error
         if len(text) > RENDERED_CHARACTERS_MAX:
             raise TemplateError("the model's chat template gives too long a prompt for these messages")
-        return text
+        opens_turn = variables["add_generation_prompt"]
+        is_off = opens_turn and prompt.template_options.get("enable_thinking") is False
+        return without_reasoning(self._source, text) if is_off else text
+
+    def _variables(
+        self, options: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], tools: Tools, *, opened: bool
+    ) -> dict[str, Any]:
+        """What the hub's renderer gives a template; `functions` and `datetime` are what one family asks for."""
+        return {
+            **self._specials,
+            "functions": _to_json(tools, indent=2) if tools else "",
+            "datetime": _strftime_now("%b %d %Y %H:%M:%S"),
+            **options,
+            "messages": messages,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": opened,
+        }
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from saiserve.chat.reasoning import ReasoningSplitter
 from saiserve.chat.request import Tool
 from saiserve.chat.tool_formats import FORMATS
-from saiserve.chat.tool_parser import ParsedCall, ToolCallParser
+from saiserve.chat.tool_parser import CallArguments, CallBegun, ParsedCall, ToolCallParser
 
 TOOLS = [Tool("f"), Tool("g")]
 FRAGMENTS = st.sampled_from(
@@ -42,7 +42,12 @@ def parsed(name: str, pieces: list[str], *, parallel: bool = True) -> list[str |
     found = [item for piece in pieces for item in parser.feed(piece)] + parser.finish()
     joined: list[str | ParsedCall] = []
     for item in found:
-        if isinstance(item, str) and joined and isinstance(joined[-1], str):
+        if isinstance(item, CallBegun):
+            joined.append(ParsedCall(item.name, ""))
+        elif isinstance(item, CallArguments):
+            assert isinstance(joined[-1], ParsedCall)
+            joined[-1] = ParsedCall(joined[-1].name, joined[-1].arguments + item.text)
+        elif isinstance(item, str) and joined and isinstance(joined[-1], str):
             joined[-1] += item
         else:
             joined.append(item)

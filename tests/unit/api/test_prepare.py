@@ -10,6 +10,7 @@ import pytest
 from saiserve.api.prepare import prepare
 from saiserve.api.service import ModelCard
 from saiserve.chat.events import (
+    AnswerEvent,
     ChoiceFinished,
     ReasoningDelta,
     Started,
@@ -93,11 +94,15 @@ def test_with_choice_none_tools_are_neither_told_nor_looked_for():
     assert words(said(prepared, CALL), TextDelta) == CALL
 
 
+def arguments(events: list[AnswerEvent]) -> str:
+    return "".join(event.arguments for event in events if isinstance(event, ToolCallDelta))
+
+
 def test_text_then_a_call_then_the_end_in_calls():
     events = said(fitted(asked(tools=(TOOL,)), NATIVE), f"Sure.\n\n{CALL}")
     assert words(events, TextDelta) == "Sure."
     assert ToolCallStarted(0, 0, "call_0", "run") in events
-    assert json.loads(next(e.arguments for e in events if isinstance(e, ToolCallDelta))) == {"x": 1}
+    assert json.loads(arguments(events)) == {"x": 1}
     assert events[-1] == ChoiceFinished(0, StopKind.TOOL_CALLS)
 
 
@@ -114,6 +119,20 @@ def test_a_call_cut_by_the_limit_is_text_with_a_finish_that_says_cut():
     events = said(fitted(asked(tools=(TOOL,)), NATIVE), CALL[:30], StopKind.LENGTH)
     assert words(events, TextDelta) == CALL[:30]
     assert events[-1] == ChoiceFinished(0, StopKind.LENGTH)
+
+
+def test_arguments_go_out_as_they_grow_and_a_cut_leaves_them_open():
+    grown = CALL[: CALL.index("1") - 1]
+    events = said(fitted(asked(tools=(TOOL,)), NATIVE), grown, StopKind.LENGTH)
+    assert arguments(events) == '{"x":'
+    assert events[-1] == ChoiceFinished(0, StopKind.LENGTH)
+
+
+def test_arguments_that_the_model_left_open_are_completed():
+    grown = CALL[: CALL.index("1") - 1]
+    events = said(fitted(asked(tools=(TOOL,)), NATIVE), grown)
+    assert json.loads(arguments(events)) == {"x": None}
+    assert events[-1] == ChoiceFinished(0, StopKind.TOOL_CALLS)
 
 
 NEVER_BEGUN = "{% if add_generation_prompt %}assistant{% if off %}<think>\n\n</think>{% endif %}{% endif %}"

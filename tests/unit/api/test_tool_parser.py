@@ -8,7 +8,7 @@ import pytest
 
 from saiserve.chat.request import Tool
 from saiserve.chat.tool_formats import FORMATS, format_of_template
-from saiserve.chat.tool_parser import ParsedCall, ToolCallParser
+from saiserve.chat.tool_parser import CallArguments, CallBegun, ParsedCall, ToolCallParser
 
 TOOLS = [
     Tool(
@@ -26,7 +26,11 @@ def parse(name: str, text: str, *, parallel: bool = True, cut: int | None = None
     pieces += parser.finish()
     joined: list = []
     for piece in pieces:
-        if isinstance(piece, str) and joined and isinstance(joined[-1], str):
+        if isinstance(piece, CallBegun):
+            joined.append(ParsedCall(piece.name, ""))
+        elif isinstance(piece, CallArguments):
+            joined[-1] = ParsedCall(joined[-1].name, joined[-1].arguments + piece.text)
+        elif isinstance(piece, str) and joined and isinstance(joined[-1], str):
             joined[-1] += piece
         else:
             joined.append(piece)
@@ -57,7 +61,10 @@ CASES = [
     ("hermes", '<tool_call>{"name": "now", "arguments": {}}', [NOW]),
     ("hermes", '{"name": "now", "arguments": {}}', ['{"name": "now", "arguments": {}}']),
     ("hermes", "a <tool_cal", ["a <tool_cal"]),
-    ("hermes", '<tool_call>{"name": "now", "arguments": {"x": NaN}}</tool_call>', None),
+    ("hermes", '<tool_call>{"name": "now", "arguments": {"x": NaN}}</tool_call>', [("now", {"x": None})]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": {"x": [1, {"y": "z', [("now", {"x": [1, {"y": "z"}]})]),
+    ("hermes", '<tool_call>{"name": "now", "arguments": {"x": "a\nb\\d"}}</tool_call>', [("now", {"x": "a\nb\\d"})]),
+    ("hermes", '<tool_call>{"arguments": {}, "name": "now"}</tool_call>', [NOW]),
     ("hermes", '<tool_call>{"name": "now", "arguments": {"x": "\\ud800"}}</tool_call>', [("now", {"x": "\ud800"})]),
     (
         "qwen_xml",
