@@ -63,8 +63,9 @@ async def test_an_operator_loads_and_unloads_and_strangers_do_not() -> None:
         }
         assert 0 < told["memory"]["held_bytes"] < told["memory"]["budget_bytes"]
         later = await admin(node, "POST", "/load", {"model": "simulated:slow?load_s=3", "wait": False})
-        assert (later.status_code, later.json()["progress"]["stage"]) == (202, "loading")
-        assert (await admin(node, "GET", "/slow")).json()["state"] == "loading"
+        assert (later.status_code, later.json()["state"]) == (202, "loading")
+        await trio.sleep(1)
+        assert (await admin(node, "GET", "/slow")).json()["progress"]["stage"] == "loading"
         gone = await admin(node, "POST", "/unload", {"model": "third"})
         assert (gone.status_code, gone.json()["state"]) == (200, "loadable")
         assert (await ask(node, "third")).status_code == 404
