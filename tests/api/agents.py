@@ -159,7 +159,7 @@ async def two_nodes(models: str, model: str, *, window: int, output: int, **envi
 async def _start(group: Fleet, models: str, environment: Mapping[str, str]) -> tuple[Node, Node]:
     entry = await group.start_ready("entry", "none", seeds="", environment={"SAI_ROUTE_LOG": "1"})
     worker = await group.start_ready("worker", models, environment=environment)
-    await wait_view([entry], {"entry", "worker"}, 20)
+    await wait_view([entry], {"entry", "worker"}, 60)
     return entry, worker
 
 
