@@ -264,6 +264,8 @@ def _check(settings: Settings, warnings: list[str]) -> None:
     client_secrets = {key.secret.decode() for key in settings.api_keys}
     if client_secrets & set(settings.cluster_secrets):
         raise SettingsError("API_KEY equals CLUSTER_SECRET: clients could then speak as nodes; choose different values")
+    if len(set(settings.cluster_secrets)) < len(settings.cluster_secrets):
+        raise SettingsError("CLUSTER_SECRET names the same secret twice: it is one, or new,old while it is changed")
     if settings.cluster_seeds and not settings.cluster_secrets:
         raise SettingsError("CLUSTER_SEED is set but CLUSTER_SECRET is not: give this node the cluster's secret")
     _check_engine(settings, "", warnings)

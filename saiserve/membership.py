@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import tempfile
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -18,6 +21,8 @@ from saiserve.peers.wire import PeerKeys, RequestSigner, RequestVerifier
 from swimcluster.cluster import Cluster, open_cluster
 from swimcluster.config import Config
 from swimcluster.transport import Transport
+
+log = logging.getLogger(__name__)
 
 GOSSIP_OVER_HTTP_S: Final = 0.5
 """Gossip tick over the HTTP port; each tick is a few requests, so it is slower than over datagrams."""
@@ -44,6 +49,19 @@ def membership_config(settings: Settings) -> Config:
     )
 
 
+def state_dir_fault(folder: Path) -> str:
+    """Why nothing can be kept in the state folder; empty when it can be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return (
+            f"STATE_DIR: {folder} cannot be written ({error.strerror}): after a restart this node will have forgotten the "
+            "other members; set STATE_DIR to a folder that it may write"
+        )
+
+
 def membership_key(secret: str) -> bytes:
     """The key that membership packets are signed with, derived from a cluster secret."""
     return blake3(secret.encode(), derive_key_context="saiserve 2026 membership").digest()
@@ -66,6 +84,9 @@ async def run_membership(
         ConfigError: the settings do not fit each other.
     """
     config = membership_config(node.settings)
+    fault = await trio.to_thread.run_sync(state_dir_fault, node.settings.state_dir)
+    if fault:
+        log.warning("%s", fault)
     async with open_cluster(config, transport=transport, metadata=encode_metadata(node.facts)) as cluster:
         keys = PeerKeys(node.settings.cluster_secrets, node.settings.cluster_name)
         instance = cluster.local.instance

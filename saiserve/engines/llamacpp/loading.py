@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -60,7 +59,6 @@ def load_worker(
     Raises:
         EngineLoadError: file, memory or template at fault; nothing is left behind.
     """
-    started = time.monotonic()
     path = Path(settings.model_path)
     try:
         file = read_model_file(path)
@@ -115,7 +113,6 @@ def load_worker(
         window=context.window,
         prefill_rate=speeds.prefill_rate,
         decode_rate=speeds.stream_rates[1],
-        load_s=time.monotonic() - started,
     )
 
 

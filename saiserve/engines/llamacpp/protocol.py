@@ -51,7 +51,6 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
     window: int
     prefill_rate: float
     decode_rate: float
-    load_s: float
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):

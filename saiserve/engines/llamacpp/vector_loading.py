@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 
 from saiserve.engines.llamacpp.binding import LlamaModel
 from saiserve.engines.llamacpp.gguf_file import ModelFile
@@ -37,7 +36,6 @@ def open_vector_worker(
     Raises:
         LoadError: llama.cpp could not make the context, or the model cannot compute.
     """
-    started = time.monotonic()
     vocabulary = Vocabulary(model.vocab)
     ranks = purpose_of(file) is Purpose.RANK
     settings = VectorSettings(
@@ -72,5 +70,4 @@ def open_vector_worker(
         window=model.window,
         prefill_rate=worker.rate,
         decode_rate=0.0,
-        load_s=time.monotonic() - started,
     )

@@ -98,6 +98,7 @@ def test_the_node_is_named_after_host_and_unusual_port() -> None:
         ({"CLUSTER_SEED": "10.0.0.10:8081"}, "CLUSTER_SECRET is not"),
         ({"CLUSTER_SEED": "http://x:1", "CLUSTER_SECRET": STRONG}, "CLUSTER_SEED .*not an address"),
         ({"API_KEY": STRONG, "CLUSTER_SECRET": f"{OTHER},{STRONG}"}, "API_KEY equals CLUSTER_SECRET"),
+        ({"CLUSTER_SECRET": f"{STRONG},{STRONG}"}, "CLUSTER_SECRET names the same secret twice"),
         ({"CLUSTER_TRANSPORT": "quic"}, "CLUSTER_TRANSPORT .*tcp, udp"),
         ({"CLUSTER_SECRETS": STRONG}, "did you mean CLUSTER_SECRET"),
         ({"CLUSTER_SEEDS": "10.0.0.1:1"}, "did you mean CLUSTER_SEED"),
