@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from saiserve.engines.llamacpp.binding import LlamaModel
 from saiserve.engines.llamacpp.gguf_file import ModelFile
 from saiserve.engines.llamacpp.prompting import PromptReader
