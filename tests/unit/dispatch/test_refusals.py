@@ -1,28 +1,32 @@
-"""What a refusal tells the client."""
+"""What an engine's refusal becomes when no other place takes the request either."""
 
 from __future__ import annotations
 
 import pytest
 
-from saiserve.dispatch.refusals import final_error
+from saiserve.dispatch.refusals import passing_error
 from saiserve.engines.messages import RefusalReason, Refused
 from saiserve.errors import ErrorKind
 
 
-def test_a_prompt_that_is_too_long_keeps_its_numbers_for_each_clients_own_wording() -> None:
-    error = final_error(Refused("r", RefusalReason.TOO_LONG, "too long", prompt_tokens=9_000, context_tokens=8_192))
-    assert error is not None
-    assert (error.kind, error.prompt_tokens, error.context_tokens) == (ErrorKind.CONTEXT_TOO_LONG, 9_000, 8_192)
-
-
 @pytest.mark.parametrize(
-    "reason", [RefusalReason.BUSY, RefusalReason.LOADING, RefusalReason.DRAINING, RefusalReason.NO_MODEL]
+    ("reason", "kind"),
+    [
+        (RefusalReason.BUSY, ErrorKind.BUSY),
+        (RefusalReason.DRAINING, ErrorKind.DRAINING),
+        (RefusalReason.LOADING, ErrorKind.MODEL_UNAVAILABLE),
+        (RefusalReason.NO_MODEL, ErrorKind.MODEL_UNAVAILABLE),
+    ],
 )
-def test_what_another_place_may_answer_is_no_error_yet(reason: RefusalReason) -> None:
-    assert final_error(Refused("r", reason)) is None
+def test_only_a_busy_engine_is_called_busy(reason: RefusalReason, kind: ErrorKind) -> None:
+    error = passing_error(Refused("r", reason))
+    assert error.kind is kind
+    assert error.row.status == 503
+    assert ("busy" in error.message) == (kind is ErrorKind.BUSY)
 
 
-def test_a_refusal_without_words_names_its_reason() -> None:
-    error = final_error(Refused("r", RefusalReason.BAD_SCHEMA))
-    assert error is not None
-    assert "bad_schema" in error.message
+def test_the_engine_s_words_and_time_reach_the_client() -> None:
+    error = passing_error(Refused("r", RefusalReason.LOADING, "x is being loaded (42%)", retry_after_s=31.5))
+    assert error.message == "the model cannot be served now: x is being loaded (42%); try again later"
+    assert error.retry_after_s == 31.5
+    assert passing_error(Refused("r", RefusalReason.BUSY)).retry_after_s == 1.0

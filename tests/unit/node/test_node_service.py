@@ -120,6 +120,23 @@ async def test_an_input_that_is_too_long_is_refused_with_its_numbers(tmp_path: P
     assert (error.kind, error.prompt_tokens, error.context_tokens) == (ErrorKind.CONTEXT_TOO_LONG, 9_000, 8_192)
 
 
+class StillLoading(SimulatedEngine):
+    """Its process restarts."""
+
+    async def embed(self, request: Embed) -> Embedded | Refused:
+        await trio.lowlevel.checkpoint()
+        return Refused(request.id, RefusalReason.LOADING, "the engine process ended", retry_after_s=7.0)
+
+
+async def test_an_engine_that_restarts_is_unavailable_and_not_busy(tmp_path: Path) -> None:
+    node = make_node("simulated:sim", tmp_path)
+    async with running(node) as (service, _):
+        node.residents.models["sim"].engine = StillLoading()
+        with pytest.raises(ApiError, match="cannot be served now: the engine process ended") as refused:
+            await service.embed("sim", ("much",), request_id="e1")
+    assert (refused.value.kind, refused.value.retry_after_s) == (ErrorKind.MODEL_UNAVAILABLE, 7.0)
+
+
 @pytest.mark.autojump
 async def test_a_draining_node_says_so_and_takes_nothing(tmp_path: Path) -> None:
     node = make_node("simulated:sim", tmp_path)
