@@ -77,6 +77,7 @@ def _with_file(card: ModelCard, resident: Resident) -> ModelCard:
         parameters=facts.parameters,
         vocabulary=facts.vocabulary_size,
         embedding_length=facts.embedding_size,
+        template_caps=facts.template_caps,
     )
 
 

@@ -100,7 +100,7 @@ async def props(api: Api, call: Call) -> Reply:
             "model_path": card.path or f"{card.id}.gguf",
             "modalities": {"vision": sees, "video": False, "audio": False},
             "chat_template": card.chat_template,
-            "chat_template_caps": {},
+            "chat_template_caps": dict(card.template_caps),
             "build_info": FINGERPRINT,
             "is_sleeping": False,
         }

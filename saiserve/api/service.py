@@ -6,9 +6,9 @@ raises `ApiError` and the dialects find the words.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from saiserve.chat.events import AnswerEvent
@@ -51,6 +51,8 @@ class ModelCard:
     """Whether the template itself opens the reasoning when thinking is on, so that the output begins inside it."""
     chat_template: str = ""
     """The template's source, for `/props`; empty when it is not known here."""
+    template_caps: Mapping[str, bool] = field(default_factory=dict)
+    """What it can take, by llama-server's names; empty when it is not known here."""
     is_fitted_later: bool = False
     """A route's or an upstream's name: which model's ways a request is fitted to shows when a place is chosen."""
     path: str = ""

@@ -113,6 +113,7 @@ def load_worker(
         window=context.window,
         prefill_rate=speeds.prefill_rate,
         decode_rate=speeds.stream_rates[1],
+        template_caps=template.caps.as_flags() if template is not None else {},
     )
 
 

@@ -51,6 +51,8 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
     window: int
     prefill_rate: float
     decode_rate: float
+    template_caps: dict[str, bool] = {}
+    """What the chat template can take, by llama-server's names; empty without one."""
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):

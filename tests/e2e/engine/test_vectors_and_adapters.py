@@ -1,0 +1,75 @@
+"""A real node with models for vectors and ranks beside one with LoRA adapters, asked over HTTP."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from acceptance.nodes import Node, fleet
+from tests.fixtures import tiny_models, vector_models
+from tests.fixtures.tiny_adapters import lora
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    for name in ("bert", "bert-ranker"):
+        vector_models.MODELS[name](tmp_path / f"{name}.gguf")
+    tiny = tiny_models.build("llama", tmp_path)
+    lora(tmp_path / "poet.gguf", seed=1)
+    models = f"tiny={tiny},bert={tmp_path / 'bert.gguf'},ranker={tmp_path / 'bert-ranker.gguf'}"
+    async with fleet() as nodes:
+        own = f'[model.tiny]\nlora = ["poet={tmp_path / "poet.gguf"}@0.9"]\nkv_cells = 2048\n'
+        (nodes.folder / "saiserve.toml").write_text(own)
+        yield await nodes.start_ready("one", models)
+
+
+async def test_each_model_does_what_it_is_for_and_says_so(node: Node) -> None:
+    async with node.client() as http:
+        listed = {model["id"]: model["tags"] for model in (await http.get("/v1/models")).json()["data"]}
+        assert set(listed) == {"tiny", "tiny:poet", "bert", "ranker"}
+        assert listed["bert"] == ["embeddings"]
+        assert listed["ranker"] == ["rerank"]
+
+        vectors = await http.post("/v1/embeddings", json={"model": "bert", "input": ["a text", "another"]})
+        assert [round(math.hypot(*one["embedding"]), 5) for one in vectors.json()["data"]] == [1.0, 1.0]
+        too_long = await http.post("/v1/embeddings", json={"model": "bert", "input": "x" * 97})
+        assert too_long.status_code == 400
+        assert "98 tokens; the context holds 96" in too_long.json()["error"]["message"]
+
+        ranks = {"query": "what?", "documents": ["this", "that", "other"], "top_n": 2}
+        ranked = (await http.post("/v1/rerank", json={"model": "ranker", **ranks})).json()["results"]
+        assert len(ranked) == 2
+        assert ranked[0]["relevance_score"] >= ranked[1]["relevance_score"]
+        for model in ("tiny", "bert"):
+            refused = await http.post("/v1/rerank", json={"model": model, **ranks})
+            assert refused.status_code == 400
+            assert "rerank" in refused.json()["error"]["message"]
+        chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+        for model in ("bert", "ranker"):
+            refused = await http.post("/v1/chat/completions", json={"model": model, **chat})
+            assert refused.status_code == 400
+
+
+async def test_an_adapter_is_a_model_of_its_own(node: Node) -> None:
+    async with node.client() as http:
+
+        async def say(model: str) -> tuple[str, int]:
+            body = {"model": model, "prompt": "tell me a long story of it", "temperature": 0, "max_tokens": 24}
+            answer = (await http.post("/v1/completions", json=body)).json()
+            return answer["choices"][0]["text"], answer["usage"].get("prompt_tokens_details", {}).get(
+                "cached_tokens", 0
+            )
+
+        plain, poet = await say("tiny"), await say("tiny:poet")
+        assert plain[0] != poet[0]
+        assert poet[1] == 0
+        again = await say("TINY:poet")
+        assert again[0] == poet[0]
+        assert again[1] > 0
+        unknown = await http.post("/v1/completions", json={"model": "tiny:nobody", "prompt": "a"})
+        assert unknown.status_code == 404
