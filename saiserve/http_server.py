@@ -24,6 +24,8 @@ from saiserve.api.admin import admin_routes
 from saiserve.api.context import Api
 from saiserve.api.cors import Origins
 from saiserve.api.http import Message, Receive, Scope, Send
+from saiserve.api.responses_kept import CALL as RESPONSE_CALL
+from saiserve.api.responses_kept import KeptResponses
 from saiserve.app import AsgiApp, create_app
 from saiserve.auth import Auth
 from saiserve.config import Settings
@@ -34,6 +36,7 @@ from saiserve.model_admin import NodeModelAdmin
 from saiserve.node import FACTS_CALL, Node
 from saiserve.node_service import NodeService
 from saiserve.peers.server import PeerPort, SwimPort
+from saiserve.response_homes import NodeHomes
 
 KEEP_ALIVE_S: Final = 75.0
 """Idle connections of clients and nodes are closed after this."""
@@ -62,14 +65,15 @@ async def run_http(
     Raises:
         SettingsError: the port cannot be had.
     """
+    kept = KeptResponses(homes=NodeHomes(node) if node.settings.is_clustered else None)
     port = PeerPort(
-        build_app(node),
+        build_app(node, kept),
         verifier=None,
         engine=node.residents.engine,
         swim=swim,
         is_draining=lambda: node.draining,
         is_clustered=node.settings.is_clustered,
-        calls={FACTS_CALL: node.tell_facts},
+        calls={FACTS_CALL: node.tell_facts, RESPONSE_CALL: kept.answer},
     )
     server = HttpServer(port)
     listener = listen(node.settings)
@@ -84,8 +88,8 @@ async def run_http(
         server.stopped.set()
 
 
-def build_app(node: Node) -> AsgiApp:
-    """All that this node answers on its port."""
+def build_app(node: Node, kept: KeptResponses) -> AsgiApp:
+    """All that this node answers on its port; `kept` are the responses it and the others keep."""
     settings = node.settings
     tally = Tally.empty()
     metrics = NodeMetrics(node, tally)
@@ -96,7 +100,7 @@ def build_app(node: Node) -> AsgiApp:
 
     auth = Auth(settings.api_keys, tuple(secret.encode() for secret in settings.cluster_secrets))
     return create_app(
-        Api(service),
+        Api(service, responses=kept),
         auth,
         extra_routes=[Route("/metrics", show_metrics, methods=["GET"]), *admin_routes(NodeModelAdmin(node))],
         origins=Origins(settings.cors_origins),
@@ -132,6 +136,9 @@ def listen(settings: Settings) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if family == socket.AF_INET6:
+            # `::` means every interface of both families, whatever the system's default.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.bind((settings.host.strip("[]"), settings.port))
         listener.listen(BACKLOG)
     except OSError as error:

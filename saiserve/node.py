@@ -216,6 +216,11 @@ class Node:
         if _in_trio():
             self.news.changed_now()
 
+    @property
+    def member_names(self) -> tuple[str, ...]:
+        """The live members, this node among them."""
+        return tuple(self._members)
+
     def take_members(self, live: Sequence[Member], departed: Sequence[Member]) -> None:
         """Take the cluster's members as they are now."""
         self._members = {member.name: member for member in live}

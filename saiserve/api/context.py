@@ -14,7 +14,7 @@ from saiserve import limits
 from saiserve.api.body import invalid
 from saiserve.api.http import Call
 from saiserve.api.prepare import Prepared, prepare
-from saiserve.api.responses_store import ResponseStore
+from saiserve.api.responses_kept import KeptResponses
 from saiserve.api.service import ModelCard, Service
 from saiserve.chat.request import GenerationRequest
 from saiserve.errors import ApiError, ErrorKind
@@ -99,7 +99,7 @@ class Api:
     draw_seed: Callable[[], int] = _draw_seed
     new_id: Callable[[], str] = _new_id
     keepalive_s: float = limits.KEEPALIVE_COMMENT_S
-    responses: ResponseStore = field(default_factory=ResponseStore)
+    responses: KeptResponses = field(default_factory=KeptResponses)
 
     def origin(self, call: Call) -> Origin:
         """Return the facts about a call that decoders need."""

@@ -14,16 +14,17 @@ from saiserve.api.responses_request import ResponseRequest, decode_response
 from saiserve.api.responses_schema import Item, ResponsesBody
 from saiserve.api.sse import Streamed, Whole
 from saiserve.chat.request import Message
+from saiserve.errors import ApiError
 
 
 async def create_response(api: Api, call: Call) -> Streamed | Whole:
     """`POST /v1/responses`."""
     body = await decoded(call, decode, ResponsesBody)
-    history = _history(api, call, body)
+    history = await _history(api, call, body)
     asked = await decoded(call, decode_response, api.origin(call), history, body)
     prepared = api.prepared(asked.request)
     encoder = ResponseEncoder(
-        response_id=f"resp_{asked.request.id}",
+        response_id=api.responses.id_for(asked.request.id),
         created=asked.request.created,
         echo=asked.echo,
         custom_tools=asked.custom_tools,
@@ -36,10 +37,16 @@ async def create_response(api: Api, call: Call) -> Streamed | Whole:
     return Whole(api.service, prepared, ResponseCollector(encoder))
 
 
-def _history(api: Api, call: Call, body: ResponsesBody) -> tuple[Message, ...]:
+async def _history(api: Api, call: Call, body: ResponsesBody) -> tuple[Message, ...]:
     if not body.previous_response_id:
         return ()
-    return api.responses.get(body.previous_response_id, call.key_name).messages
+    try:
+        kept = await api.responses.get(body.previous_response_id, call.key_name)
+    except ApiError as error:
+        raise ApiError(
+            error.kind, error.message, param="previous_response_id", retry_after_s=error.retry_after_s
+        ) from error
+    return kept.messages
 
 
 def _keep(api: Api, asked: ResponseRequest, history: tuple[Message, ...], body: dict[str, Any]) -> None:
@@ -53,32 +60,33 @@ def _keep(api: Api, asked: ResponseRequest, history: tuple[Message, ...], body: 
 async def count_input_tokens(api: Api, call: Call) -> Reply:
     """`POST /v1/responses/input_tokens`."""
     body = await decoded(call, decode, ResponsesBody)
-    asked = await decoded(call, decode_response, api.origin(call), _history(api, call, body), body)
+    asked = await decoded(call, decode_response, api.origin(call), await _history(api, call, body), body)
     counted = await api.service.count(api.prepared(asked.request).request)
     return json_reply({"object": "response.input_tokens", "input_tokens": counted.tokens})
 
 
 async def get_response(api: Api, call: Call) -> Reply:
     """`GET /v1/responses/{id}`."""
-    return json_reply(api.responses.get(call.path_params["id"], call.key_name).body)
+    kept = await api.responses.get(call.path_params["id"], call.key_name)
+    return json_reply(kept.body)
 
 
 async def delete_response(api: Api, call: Call) -> Reply:
     """`DELETE /v1/responses/{id}`."""
     response_id = call.path_params["id"]
-    api.responses.delete(response_id, call.key_name)
+    await api.responses.delete(response_id, call.key_name)
     return json_reply({"id": response_id, "object": "response", "deleted": True})
 
 
 async def cancel_response(api: Api, call: Call) -> Reply:
     """`POST /v1/responses/{id}/cancel`: nothing runs in the background here, so there is nothing to cancel."""
-    api.responses.get(call.path_params["id"], call.key_name)
+    await api.responses.get(call.path_params["id"], call.key_name)
     raise invalid("Only background responses can be cancelled, and none are served here; close the connection instead.")
 
 
 async def list_input_items(api: Api, call: Call) -> Reply:
     """`GET /v1/responses/{id}/input_items`."""
-    items = api.responses.get(call.path_params["id"], call.key_name).input_items
+    items = (await api.responses.get(call.path_params["id"], call.key_name)).input_items
     named = [{"id": f"item_{place}", **item} for place, item in enumerate(items) if isinstance(item, dict)]
     first, last = (named[0]["id"], named[-1]["id"]) if named else (None, None)
     return json_reply({"object": "list", "data": named, "first_id": first, "last_id": last, "has_more": False})

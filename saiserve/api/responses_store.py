@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from saiserve import limits
-from saiserve.chat.request import Message
+from saiserve.chat.request import ImagePart, Message, Part, Role, TextPart, ToolCall
 from saiserve.errors import ApiError, ErrorKind
 
 
@@ -47,6 +47,10 @@ class ResponseStore:
             _, oldest = self._responses.popitem(last=False)
             self._bytes -= oldest.size_bytes
 
+    def __contains__(self, response_id: str) -> bool:
+        """Whether a response is kept here, whoever asks."""
+        return response_id in self._responses
+
     def get(self, response_id: str, key_name: str) -> StoredResponse:
         """Return a response.
 
@@ -76,3 +80,39 @@ def _size(message: Message) -> int:
     images = sum(len(getattr(part, "data", b"")) for part in message.parts)
     calls = sum(len(call.arguments) for call in message.tool_calls)
     return len(message.text) + len(message.reasoning) + calls + images + 200
+
+
+def encode_stored(stored: StoredResponse) -> bytes:
+    """Return a response in bytes for another node."""
+    return msgspec.msgpack.encode(stored)
+
+
+def decode_stored(data: bytes) -> StoredResponse:
+    """Return the response another node sent.
+
+    Raises:
+        msgspec.DecodeError: it is none.
+    """
+    plain = msgspec.msgpack.decode(data, type=_Plain)
+    messages = tuple(_message(message) for message in plain.messages)
+    return StoredResponse(plain.body, plain.input_items, messages, plain.key_name, plain.size_bytes)
+
+
+class _Plain(msgspec.Struct):
+    """A stored response whose messages are not told apart yet."""
+
+    body: dict[str, Any]
+    input_items: list[Any]
+    messages: list[dict[str, Any]]
+    key_name: str
+    size_bytes: int
+
+
+def _message(plain: dict[str, Any]) -> Message:
+    """Return a message; a part with `media_type` is an image (a union that msgspec cannot tell by itself)."""
+    parts: list[Part] = []
+    for part in plain.pop("parts"):
+        is_image = "media_type" in part
+        parts.append(msgspec.convert(part, ImagePart) if is_image else msgspec.convert(part, TextPart))
+    calls = tuple(msgspec.convert(call, ToolCall) for call in plain.pop("tool_calls"))
+    return Message(role=Role(plain.pop("role")), parts=tuple(parts), tool_calls=calls, **plain)
