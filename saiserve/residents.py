@@ -150,11 +150,10 @@ class Residents:
         A model that is not to be loaded on demand is forgotten, so that no client brings it back.
         """
         resident = self.models[model]
-        life = resident.life
+        life, resident.is_pinned = resident.life, False
         if life is not None:
             life.end()
             await life.ended.wait()
-        resident.is_pinned = False
         self._changed()
 
     def _resident(self, entry: CatalogEntry, *, at_start: bool) -> Resident:
