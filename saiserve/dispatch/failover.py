@@ -24,6 +24,7 @@ _WAIT_FIRST = NS // 20
 _WAIT_MAX = 2 * NS
 _TRACE_MAX = 64
 
+_SAYS_WHY = frozenset({RefusalReason.LOADING, RefusalReason.NO_MODEL})
 _ELSEWHERE = frozenset({RefusalReason.BUSY, RefusalReason.LOADING, RefusalReason.DRAINING})
 
 _EXHAUSTED: dict[AttemptState, tuple[ErrorKind, str]] = {
@@ -153,7 +154,9 @@ class Failover:
         """There is no place for it at all, as routing sees it; a started answer keeps waiting for one instead."""
         if not self.accepted and self._error is None:
             refused = self._last.refused if self._last is not None else None
-            self._error = error if refused is None else passing_error(refused)
+            # A place that said why it does not have the model knows more than routing does.
+            is_told = refused is not None and refused.reason in _SAYS_WHY and bool(refused.detail)
+            self._error = passing_error(refused) if refused is not None and is_told else error
         self.offer(())
 
     def take(self, message: Tokens) -> None:

@@ -234,7 +234,7 @@ async def test_a_load_can_be_called_off(tmp_path: Path) -> None:
                 await answer(service, "sim")
 
         nursery.start_soon(ask)
-        await trio.sleep(10)
+        await trio.sleep(10.5)
         began = trio.current_time()
         await node.residents.unload("sim")
         assert trio.current_time() - began < 1
