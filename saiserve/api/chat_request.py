@@ -13,6 +13,7 @@ from saiserve.api.chat_schema import (
     ChatBody,
     ChatMessageBody,
     ContentPart,
+    CustomToolBody,
     FunctionBody,
     ToolBody,
     ToolCallBody,
@@ -80,7 +81,7 @@ def decode_chat(data: bytes, origin: Origin) -> ChatRequest:
 
 def _request(body: ChatBody, data: bytes, origin: Origin) -> GenerationRequest:
     messages = tuple(_message(message, f"messages[{index}]") for index, message in enumerate(body.messages))
-    tools = tools_of(body)
+    tools = allowed_of(body, tools_of(body))
     return GenerationRequest(
         id=origin.request_id,
         dialect=Dialect.CHAT,
@@ -215,12 +216,27 @@ def tools_of(body: ChatBody) -> tuple[Tool, ...]:
 
 def _tool(tool: ToolBody, at: str) -> Tool:
     if tool.type == "custom" and tool.custom is not None:
-        return Tool(tool.custom.name, tool.custom.description, FREE_FORM_PARAMETERS)
+        return _free_form(tool.custom, at)
     if tool.type != "function":
         raise invalid(f"{at}.type: {tool.type[:40]!r} is not a kind of tool served here; use function.", f"{at}.type")
     if tool.function is None:
         raise invalid(f"{at}.function: this field is required.", f"{at}.function")
     return _function(tool.function)
+
+
+def _free_form(custom: CustomToolBody, at: str) -> Tool:
+    given = custom.format
+    if given is None or given.type == "text":
+        return Tool(custom.name, custom.description, FREE_FORM_PARAMETERS)
+    grammar = given.grammar
+    if given.type != "grammar" or grammar is None or grammar.syntax not in {"lark", "regex"} or not grammar.definition:
+        raise invalid(
+            f"{at}.custom.format: must be text, or a grammar with syntax (lark or regex) and definition.",
+            f"{at}.custom.format",
+        )
+    description = f"{custom.description}\nThe input must match this {grammar.syntax} grammar:\n{grammar.definition}"
+    held = Constraint(grammar.syntax, grammar.definition)
+    return Tool(custom.name, description, FREE_FORM_PARAMETERS, grammar=held)
 
 
 def _function(function: FunctionBody) -> Tool:
@@ -260,6 +276,31 @@ def tool_choice_of(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
     if named is None:
         raise invalid("tool_choice.function: this field is required.", "tool_choice")
     return ToolChoice(ToolChoiceMode.NAMED, named_tool(named.name, tools), parallel=parallel)
+
+
+def allowed_of(body: ChatBody, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    """Return the tools that `tool_choice: allowed_tools` leaves.
+
+    Raises:
+        ApiError: 400 for a name that is no tool's.
+    """
+    given = body.tool_choice
+    if not isinstance(given, ToolChoiceBody) or given.type != "allowed_tools":
+        return tools
+    listed = (given.allowed_tools or {}).get("tools", given.tools)
+    named = [one.get("function") or one.get("custom") or one for one in listed if isinstance(one, dict)]
+    return narrowed(tools, [str(one.get("name", "")) for one in named if isinstance(one, dict)])
+
+
+def narrowed(tools: tuple[Tool, ...], names: list[str]) -> tuple[Tool, ...]:
+    """Return the tools of these names: the others are not shown to the model, so that it cannot call them.
+
+    Raises:
+        ApiError: 400 for a name that is no tool's.
+    """
+    for name in names:
+        named_tool(name, tools)
+    return tuple(tool for tool in tools if tool.name in names)
 
 
 def choice_mode(text: str, tools: tuple[Tool, ...], param: str = "tool_choice") -> ToolChoiceMode:

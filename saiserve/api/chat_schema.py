@@ -77,11 +77,26 @@ class FunctionBody(msgspec.Struct):
     strict: bool = False
 
 
+class Grammar(msgspec.Struct):
+    """A grammar by its text."""
+
+    syntax: str = ""
+    definition: str = ""
+
+
+class CustomFormat(msgspec.Struct):
+    """The format of a free-form tool's input."""
+
+    type: str = "text"
+    grammar: Grammar | None = None
+
+
 class CustomToolBody(msgspec.Struct):
     """A free-form tool; its input is text."""
 
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     description: str = ""
+    format: CustomFormat | None = None
 
 
 class ToolBody(msgspec.Struct):

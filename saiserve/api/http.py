@@ -19,6 +19,7 @@ import trio
 from saiserve import limits
 from saiserve.api.body import check_media_type, decompress, too_large
 from saiserve.api.errors import ErrorStyle, error_body, error_headers, error_style
+from saiserve.api.turnstile import Turnstile
 from saiserve.errors import ApiError, ErrorKind
 
 Scope = MutableMapping[str, Any]
@@ -91,6 +92,8 @@ class Endpoint:
     handler: Handler
     takes_body: bool = False
     body_bytes_max: int = field(default=limits.BODY_BYTES_MAX)
+    turnstile: Turnstile | None = None
+    """Where requests with a body wait for their turn."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -119,6 +122,8 @@ class Endpoint:
         if self.takes_body:
             check_media_type(headers.get("content-type", ""))
             body = await read_body(receive, headers.get("content-length", ""), self.body_bytes_max)
+            if self.turnstile is not None:
+                await self.turnstile.pass_through()
             body = decompress(body, headers.get("content-encoding", ""), self.body_bytes_max)
         call = Call(
             method=scope["method"],

@@ -12,7 +12,7 @@ from saiserve.chat.events import AnswerEvent
 from saiserve.chat.families import Family, family_of
 from saiserve.chat.parsed import AnswerParser
 from saiserve.chat.reasoning import ReasoningSplitter, template_begins_reasoning
-from saiserve.chat.request import Dialect, GenerationRequest, ImagePart, Tool, ToolChoiceMode
+from saiserve.chat.request import Dialect, GenerationRequest, ImagePart, Tool, ToolChoice, ToolChoiceMode
 from saiserve.chat.tool_formats import GENERIC, ToolFormat, format_named, format_of_template, with_tools_as_text
 from saiserve.chat.tool_grammar import tool_constraint
 from saiserve.chat.tool_parser import ToolCallParser
@@ -67,7 +67,8 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
     parser = _parser(request, card, tool_format, usable, new_call_id)
     constraint = tool_constraint(tool_format, usable, request.tool_choice, request.constraint)
     options = dict(request.template_options)
-    if constraint is not None and "reasoning" in card.capabilities:
+    rules_all = constraint is not None and (request.constraint is not None or _is_forced(request.tool_choice))
+    if rules_all and "reasoning" in card.capabilities:
         # A constraint holds from the first token on, so there is no room for reasoning before it.
         options["enable_thinking"] = False
     prepared = replace(request, constraint=constraint, template_options=options)
@@ -81,6 +82,10 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
         prepared = replace(prepared, original=request)
     param = _CONSTRAINT_PARAMS[request.dialect] if constraint is request.constraint else "tools"
     return Prepared(prepared, parser, param if constraint is not None else "")
+
+
+def _is_forced(choice: ToolChoice) -> bool:
+    return choice.mode in {ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED}
 
 
 def _format(card: ModelCard) -> tuple[ToolFormat, bool]:

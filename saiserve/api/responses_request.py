@@ -10,7 +10,7 @@ from saiserve.api.chat_request import continues_final
 from saiserve.api.context import Origin
 from saiserve.api.responses_items import messages_of
 from saiserve.api.responses_schema import ResponsesBody
-from saiserve.api.responses_tools import ToolSet, tool_choice_of, tool_set
+from saiserve.api.responses_tools import ToolSet, allowed_of, tool_choice_of, tool_set
 from saiserve.api.sampling import MIN_P_DEFAULT, TEMPERATURE_DEFAULT, TOP_K_DEFAULT, TOP_P_DEFAULT, schema_constraint
 from saiserve.chat.request import Dialect, GenerationRequest, Message, Role, TextPart
 from saiserve.engines.messages import Constraint, Sampling
@@ -47,6 +47,7 @@ def decode_response(
     body = body if body is not None else validate(raw, ResponsesBody)
     _check_unserved(body)
     tools = tool_set(body.tools)
+    allowed = allowed_of(body.tool_choice, tools.tools)
     new_messages = messages_of(body.input)
     messages = (*_leading(body, tools), *history, *new_messages)
     seed = origin.draw_seed()
@@ -64,8 +65,8 @@ def decode_response(
         ),
         messages=messages,
         max_tokens=body.max_output_tokens,
-        tools=tools.tools,
-        tool_choice=tool_choice_of(body.tool_choice, tools.tools, parallel=body.parallel_tool_calls),
+        tools=allowed,
+        tool_choice=tool_choice_of(body.tool_choice, allowed, parallel=body.parallel_tool_calls),
         constraint=_constraint(body),
         stream=body.stream,
         stream_usage=True,

@@ -64,6 +64,7 @@ class ToolChoiceBody(msgspec.Struct):
     name: str = ""
     namespace: str = ""
     mode: str = "auto"
+    tools: list[dict[str, Any]] = []
 
 
 class FormatBody(msgspec.Struct):

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saiserve.api.body import invalid, validate
-from saiserve.api.chat_request import FREE_FORM_PARAMETERS, choice_mode, named_tool
+from saiserve.api.chat_request import FREE_FORM_PARAMETERS, choice_mode, named_tool, narrowed
 from saiserve.api.responses_items import flattened
-from saiserve.api.responses_schema import ToolBody, ToolChoiceBody
+from saiserve.api.responses_schema import Grammar, ToolBody, ToolChoiceBody
 from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode
+from saiserve.engines.messages import Constraint
 
 SERVER_KEPT = frozenset({"tool_search", "programmatic_tool_calling"})
 """Tools that only steer OpenAI's servers: left out without a word to the model."""
@@ -64,7 +65,9 @@ class _Gathered:
                 self.tools.append(Tool(name, body.description, parameters, body.strict, namespace))
             case "custom":
                 self.custom.add(name)
-                self.tools.append(Tool(name, _described(body), FREE_FORM_PARAMETERS, namespace=namespace))
+                held = grammar_of(body.format, f"{at}.format")
+                tool = Tool(name, _described(body), FREE_FORM_PARAMETERS, namespace=namespace, grammar=held)
+                self.tools.append(tool)
             case "namespace" if not namespace:
                 for index, inner in enumerate(body.tools):
                     here = f"{at}.tools[{index}]"
@@ -73,11 +76,37 @@ class _Gathered:
                 self.unserved.append(body.name or body.type)
 
 
+def grammar_of(given: Grammar | None, at: str) -> Constraint | None:
+    """Return what a free-form tool's text must match.
+
+    Raises:
+        ApiError: 400 for a syntax that is neither `lark` nor `regex`, and for no definition.
+    """
+    if given is None or given.type != "grammar":
+        return None
+    if given.syntax not in {"lark", "regex"} or not given.definition:
+        raise invalid(f"{at}: a grammar needs syntax (lark or regex) and definition.", at)
+    return Constraint(given.syntax, given.definition)
+
+
 def _described(body: ToolBody) -> str:
     """Return a custom tool's description with the grammar its input must follow."""
     if body.format is None or body.format.type != "grammar":
         return body.description
     return f"{body.description}\nThe input must match this {body.format.syntax} grammar:\n{body.format.definition}"
+
+
+def allowed_of(given: str | ToolChoiceBody | None, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    """Return the tools that `allowed_tools` leaves; hosted ones among the allowed are not here anyway.
+
+    Raises:
+        ApiError: 400 for a name that is no tool's.
+    """
+    if not isinstance(given, ToolChoiceBody) or given.type != "allowed_tools":
+        return tools
+    named = [one for one in given.tools if one.get("type") in {"function", "custom"}]
+    names = [flattened(str(one.get("namespace") or ""), str(one.get("name", ""))) for one in named]
+    return narrowed(tools, names)
 
 
 def tool_choice_of(given: str | ToolChoiceBody | None, tools: tuple[Tool, ...], *, parallel: bool) -> ToolChoice:

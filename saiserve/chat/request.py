@@ -86,6 +86,8 @@ class Tool:
     parameters: dict[str, Any] = field(default_factory=dict)
     strict: bool = False
     namespace: str = ""
+    grammar: Constraint | None = None
+    """What the text of a free-form tool must match: `lark` or `regex`."""
 
 
 class ToolChoiceMode(enum.StrEnum):

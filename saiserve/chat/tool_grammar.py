@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode
@@ -23,8 +25,10 @@ def tool_constraint(
         answer: what the client wants of an answer that is not a call; with `auto` either of the two may come.
     """
     forced = choice.mode in {ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED}
-    if not tools or choice.mode is ToolChoiceMode.NONE or (not forced and answer is None):
+    if not tools or choice.mode is ToolChoiceMode.NONE:
         return answer
+    if not forced and answer is None:
+        return _held_once_begun(tool_format, tools, parallel=choice.parallel)
     if choice.mode is ToolChoiceMode.NAMED:
         tools = [tool for tool in tools if tool.name == choice.name]
     alternatives = "calls" if forced else "calls | answer"
@@ -34,6 +38,33 @@ def tool_constraint(
         if schema is None:
             return answer
         lines.append(f"answer: %json {_schema_text(schema)}")
+    return Constraint("lark", "\n".join(lines) + "\n")
+
+
+def _held_once_begun(tool_format: ToolFormat, tools: Sequence[Tool], *, parallel: bool) -> Constraint | None:
+    """Return free text in which a call, once its opener is written, is held to its tool; None when no tool is strict.
+
+    Tools that are not strict are held to their names and to JSON, because nobody knows yet which one it will be.
+    """
+    if not tool_format.opener or not any(tool.strict or tool.grammar is not None for tool in tools):
+        return None
+    loose = [tool if tool.strict or tool.grammar is not None else replace(tool, parameters={}) for tool in tools]
+    marked = re.escape(tool_format.opener).replace("/", r"\/")
+    if tool_format.array:
+        body = f'"[" object {"(sep object)*" if parallel else ""} "]"'
+    else:
+        body = f"{_text(chr(10))} object {_text(chr(10) + tool_format.closer)}"
+    repeats = parallel and not tool_format.array
+    lines = [
+        f"start: (opened body){'*' if repeats else '?'} text",
+        # Lazy: the lexeme ends with the first opener, where a longest match would read on.
+        f"opened[lazy]: /(?s:.*){marked}/",
+        "text: TEXT?",
+        f"TEXT: /(?s:.+)/ & ~/(?s:.*){marked}(?s:.*)/",
+        f"body: {body}",
+        'sep: ", "',
+        *_objects(tool_format, loose),
+    ]
     return Constraint("lark", "\n".join(lines) + "\n")
 
 
@@ -60,13 +91,33 @@ def _objects(tool_format: ToolFormat, tools: Sequence[Tool]) -> list[str]:
     names = " | ".join(f"tool{place}" for place in range(len(tools)))
     rules = [f"object: {names}"]
     for place, tool in enumerate(tools):
+        if tool.grammar is not None and tool.grammar.kind == "lark" and tool_format.closer:
+            rules += _free_form(place, tool.name, tool.grammar.body)
+            continue
         head = f'{{"name": {json.dumps(tool.name)}, "{tool_format.arguments_key}": '
-        schema = tool.parameters if tool.parameters.get("type") else {**tool.parameters, "type": "object"}
+        schema = _parameters(tool)
         rules += [
             f'tool{place}: {_text(head)} arguments{place} "}}"',
             f"arguments{place}: %json {_schema_text(schema)}",
         ]
     return rules
+
+
+def _free_form(place: int, name: str, grammar: str) -> list[str]:
+    """Return the rules of a tool whose input is text of a grammar: written as Qwen's XML, where text stands as it is."""
+    head, tail = f"<function={name}>\n<parameter=input>\n", "\n</parameter>\n</function>"
+    return [
+        f"tool{place}: {_text(head)} input{place} {_text(tail)}",
+        f"input{place}: %lark {{\n{grammar}\n}}",
+    ]
+
+
+def _parameters(tool: Tool) -> dict[str, Any]:
+    schema = tool.parameters if tool.parameters.get("type") else {**tool.parameters, "type": "object"}
+    if tool.grammar is None or tool.grammar.kind != "regex":
+        return schema
+    held = {"type": "string", "pattern": f"^(?:{tool.grammar.body})$"}
+    return {**schema, "properties": {**schema.get("properties", {}), "input": held}}
 
 
 def _text(text: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode
 from saiserve.chat.tool_formats import FORMATS
 from saiserve.chat.tool_grammar import tool_constraint
-from saiserve.chat.tool_parser import ParsedCall, ToolCallParser
+from saiserve.chat.tool_parser import CallBegun, ParsedCall, Piece, ToolCallParser
 from saiserve.engines.messages import Constraint
 
 REFERRING = {
@@ -40,6 +40,10 @@ def accepts(constraint: Constraint, text: str) -> bool:
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
 
+def names(pieces: list[Piece]) -> list[str]:
+    return [piece.name for piece in pieces if isinstance(piece, (ParsedCall, CallBegun))]
+
+
 @pytest.mark.parametrize("name", list(SAID))
 def test_required_means_calls_of_known_tools_with_fitting_arguments_and_nothing_else(name):
     call, separator = SAID[name]
@@ -52,17 +56,16 @@ def test_required_means_calls_of_known_tools_with_fitting_arguments_and_nothing_
     assert not accepts(grammar, call % ("other", "{}"))
     assert not accepts(grammar, call % ("go", '{"place": {"x": "one"}}'))
     assert not accepts(grammar, call % ("go", "{}"))
-    parsed = ToolCallParser(FORMATS[name], TOOLS).feed(go + separator + now)
     parser = ToolCallParser(FORMATS[name], TOOLS)
     parsed = parser.feed(go + separator + now) + parser.finish()
-    assert [piece.name for piece in parsed if isinstance(piece, ParsedCall)] == ["go", "now"]
+    assert names(parsed) == ["go", "now"]
 
 
 def test_mistral_writes_an_array():
     grammar = tool_constraint(FORMATS["mistral"], TOOLS, REQUIRED)
     text = '[TOOL_CALLS][{"name": "go", "arguments": {"place": {"x": 1}}}, {"name": "now", "arguments": {}}]'
     assert accepts(grammar, text)
-    assert len(ToolCallParser(FORMATS["mistral"], TOOLS).feed(text)) == 2
+    assert names(ToolCallParser(FORMATS["mistral"], TOOLS).feed(text)) == ["go", "now"]
 
 
 def test_a_named_tool_is_the_only_one_and_parallel_false_means_one_call():
@@ -87,3 +90,45 @@ def test_auto_alone_and_none_leave_the_answer_as_the_client_wants_it():
     assert tool_constraint(FORMATS["hermes"], TOOLS, ToolChoice()) is None
     assert tool_constraint(FORMATS["hermes"], TOOLS, ToolChoice(ToolChoiceMode.NONE), answer) is answer
     assert tool_constraint(FORMATS["hermes"], (), ToolChoice(), answer) is answer
+
+
+def test_auto_holds_a_call_to_a_strict_tool_once_it_is_begun_and_leaves_text_free():
+    call, separator = SAID["hermes"]
+    tools = [Tool("go", "", REFERRING, strict=True), Tool("now", "", {"type": "object", "required": ["x"]})]
+    grammar = tool_constraint(FORMATS["hermes"], tools, ToolChoice())
+    go, now = call % ("go", '{"place": {"x": 1}}'), call % ("now", "{}")
+    for text in ("", "Hello < there", "Hm.\n" + go, go + separator + now, f"a{go}b{now}c"):
+        assert accepts(grammar, text), text
+    for text in (
+        "<tool_call>",
+        "x<tool_call>y",
+        call % ("go", "{}"),
+        call % ("other", "{}"),
+        "Hm." + now + "<tool_call>",
+    ):
+        assert not accepts(grammar, text), text
+    one = tool_constraint(FORMATS["hermes"], tools, ToolChoice(parallel=False))
+    assert accepts(one, "Hm.\n" + go)
+    assert not accepts(one, go + separator + go)
+
+
+def test_a_free_form_tool_is_held_to_its_lark_grammar_and_its_text_comes_back():
+    grammar = Constraint("lark", 'start: "*** Begin" LF line+ "*** End"\nline: "+" /[^\\n]*/ LF\n%import common.LF')
+    patch = Tool("apply_patch", "", {"type": "object", "properties": {"input": {"type": "string"}}}, grammar=grammar)
+    held = tool_constraint(FORMATS["hermes"], [patch, Tool("now")], ToolChoice())
+    text = '*** Begin\n+a "quoted" {line}\n+\n*** End'
+    call = f"<tool_call>\n<function=apply_patch>\n<parameter=input>\n{text}\n</parameter>\n</function>\n</tool_call>"
+    assert accepts(held, "Sure.\n" + call)
+    assert not accepts(held, call.replace("+a", "-a"))
+    assert not accepts(held, SAID["hermes"][0] % ("apply_patch", '{"input": "x"}'))
+    (found,) = ToolCallParser(FORMATS["hermes"], [patch]).feed(call)
+    assert isinstance(found, ParsedCall)
+    assert json.loads(found.arguments) == {"input": text}
+
+
+def test_a_free_form_tool_is_held_to_its_regex_in_any_format():
+    digits = Tool("dial", "", {"type": "object", "required": ["input"]}, grammar=Constraint("regex", "[0-9]{3}"))
+    for name, (call, _) in SAID.items():
+        held = tool_constraint(FORMATS[name], [digits], REQUIRED)
+        assert accepts(held, call % ("dial", '{"input": "112"}'))
+        assert not accepts(held, call % ("dial", '{"input": "11a"}'))
