@@ -114,6 +114,8 @@ def test_a_schema_is_enforced_or_refused(place: Place, listener: Listener, name:
 
 def check(choice: dict[str, Any], schema: dict[str, Any], form: Any) -> None:
     """A finished output validates; a call is always JSON, and its finish reason says when it was cut."""
+    # The validator's patterns are Python's, which writes a letter in another way.
+    schema = json.loads(json.dumps(schema).replace(r"\\p{L}", r"[^\\W\\d_]"))
     if form is as_tool and choice["finish_reason"] == "tool_calls":
         (call,) = choice["message"]["tool_calls"]
         jsonschema.Draft202012Validator(schema).validate(json.loads(call["function"]["arguments"]))

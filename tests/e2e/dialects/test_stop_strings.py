@@ -19,7 +19,12 @@ PATHS = [CHAT, COMPLETIONS, MESSAGES]
 TOKENS = 40
 SUBSTRINGS = 20
 QUESTION = "Say it again and again."
-SENTENCE = "The gardener remembered yesterday's thunderstorm while transplanting strawberries beside the greenhouse."
+SENTENCE = (
+    "The gardener remembered yesterday's thunderstorm while transplanting strawberries beside the greenhouse, whispering "
+    "marvellous instructions concerning watering, temperature, fertiliser and harvesting towards the bewildered "
+    "apprentice, whose notebook overflowed with illegible handwriting and watercolour drawings of mushrooms."
+)
+"""Longer than an answer here, so that no answer comes to its end, where a model may also stop."""
 BEGUN = f"{SENTENCE} {SENTENCE} {SENTENCE} {SENTENCE} The gardener"
 """What is to be continued leaves no doubt: rounding, which differs from batch to batch, never changes the greedy token."""
 

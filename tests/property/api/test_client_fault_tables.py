@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saiserve.api.chat_reply import ChatStreamEncoder
+from saiserve.api.chat_reply import ChatHead, ChatStreamEncoder
 from saiserve.api.messages_reply import MessageStreamEncoder
 from saiserve.api.responses_reply import ResponseEncoder
 from saiserve.chat.events import AnswerEvent, AnswerFailed, ToolCallDelta
@@ -36,7 +36,7 @@ def faults(rows: dict[str, Row], sent: Sent) -> list[str]:
 
 
 def chat(choices: int, events: list[AnswerEvent]) -> Sent:
-    encoder = ChatStreamEncoder(completion_id="chatcmpl-1", created=1, model="m", choices=choices, usage=True)
+    encoder = ChatStreamEncoder(ChatHead("chatcmpl-1", 1, "m"), choices=choices, usage=True)
     return decoded(b"".join(encoder.encode(event) for event in events))
 
 
@@ -112,8 +112,8 @@ CHAT_ROWS: dict[str, Row] = {
     "call without type: type None": lambda s: all(c["type"] == "function" for _, c in begun(s)),
     "call without id: refused": lambda s: all(isinstance(c["id"], str) and c["id"] for _, c in begun(s)),
     "call without arguments: nothing to parse": lambda s: all(
-        any(c["function"].get("arguments") for _, c in tool_deltas(s) if c["index"] == call["index"])
-        for _, call in begun(s)
+        any(c["function"].get("arguments") for at, c in tool_deltas(s) if (at, c["index"]) == (choice, call["index"]))
+        for choice, call in begun(s)
     ),
     "a chunk after usage: usage lost": lambda s: (
         "usage" in chunks(s)[-1] and not any("usage" in c for c in chunks(s)[:-1])
