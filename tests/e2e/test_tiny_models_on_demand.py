@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from saiserve.chat.events import AnswerFailed, TextDelta, Usage
+from saiserve.chat.events import TextDelta, Usage
 from saiserve.engines.llamacpp.supervisor import LlamaEngine
 from saiserve.errors import ApiError, ErrorKind
 from saiserve.fleet.facts import ModelState
@@ -103,7 +103,6 @@ async def test_an_answer_that_outlives_the_drain_goes_on_once_the_model_is_back(
                 texts += isinstance(event, TextDelta)
                 if texts == 2:
                     nursery.start_soon(node.residents.unload, "t0")
-        ended = events[-1]
-        assert isinstance(ended, (Usage, AnswerFailed))
-        if isinstance(ended, AnswerFailed):
-            assert ended.error.message
+        assert isinstance(events[-1], Usage), events[-1]
+        assert events[-1].completion_tokens > texts / 2
+        assert node.residents.models["t0"].loads == 2, "the answer had its model loaded again, and went on"
