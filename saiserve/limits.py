@@ -60,8 +60,6 @@ FAILOVER_WAIT_S: Final = 10.0
 """Longest wait for a place to go on after an attempt broke and none is left."""
 STREAM_BUFFER_MESSAGES: Final = 256
 """Engine messages buffered between a producer and a slow reader before the producer waits."""
-DRAIN_S: Final = 30.0
-"""Time given to running requests after SIGTERM."""
 KEEPALIVE_COMMENT_S: Final = 15.0
 """Silence on a client's event stream before a comment is sent."""
 

@@ -58,14 +58,12 @@ class EngineState(enum.StrEnum):
     READY = "ready"
     WAITING = "waiting"
     """Its process ended; the next one starts after a pause."""
-    DRAINING = "draining"
     STOPPED = "stopped"
 
 
 REFUSED_WHEN: dict[EngineState, RefusalReason] = {
     EngineState.LOADING: RefusalReason.LOADING,
     EngineState.WAITING: RefusalReason.LOADING,
-    EngineState.DRAINING: RefusalReason.DRAINING,
     EngineState.STOPPED: RefusalReason.NO_MODEL,
 }
 
@@ -91,7 +89,6 @@ class LlamaEngine:
         self._open: dict[str, Mailbox] = {}
         self._load_failed: str | None = None
         self._ready = trio.Event()
-        self._emptied = trio.Event()
         self._told = False
         self._heard_at = 0.0
 
@@ -103,7 +100,7 @@ class LlamaEngine:
     @property
     def load(self) -> Load:
         """The engine's last own report; nothing while it is not ready."""
-        return self._load if self.state in {EngineState.READY, EngineState.DRAINING} else Load()
+        return self._load if self.state is EngineState.READY else Load()
 
     @property
     def pid(self) -> int | None:
@@ -204,17 +201,6 @@ class LlamaEngine:
 
     def _forget_all(self) -> None:
         self._open.clear()
-        self._emptied.set()
-
-    async def drain(self, timeout_s: float = limits.DRAIN_S) -> bool:
-        """Take no new requests and wait for those running; False when some are left after `timeout_s`."""
-        if self.state is EngineState.READY:
-            self.state, self.detail = EngineState.DRAINING, "the engine is draining"
-        with trio.move_on_after(timeout_s):
-            while self._open:
-                self._emptied = trio.Event()
-                await self._emptied.wait()
-        return not self._open
 
     def _receive(self, message: FromProcess) -> None:
         self._heard_at = trio.current_time()
@@ -322,8 +308,6 @@ class LlamaEngine:
 
     def _close(self, request_id: str) -> None:
         self._open.pop(request_id, None)
-        if not self._open:
-            self._emptied.set()
 
 
 class _Replies:
