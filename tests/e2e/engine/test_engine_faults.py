@@ -123,18 +123,6 @@ async def test_leaving_a_stream_frees_its_lane(tiny_settings: Settings) -> None:
         assert engine.counters["cancelled"] >= 20
 
 
-async def test_draining_refuses_the_new_and_ends_the_running(tiny_settings: Settings) -> None:
-    async with open_engine(tiny_settings()) as engine:
-        heard = Heard()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: ask(engine, heard=heard, **(ENDLESS | {"max_tokens": 300})))
-            await until(lambda: heard.replies)
-            nursery.start_soon(engine.drain)
-            await until(lambda: engine.state is EngineState.DRAINING)
-            assert (await ask(engine)).refused.reason is RefusalReason.DRAINING
-        assert heard.finished.completion_tokens == 300
-
-
 async def test_stopping_fails_the_running_as_unloaded_and_leaves_no_process(tiny_settings: Settings) -> None:
     engine = LlamaEngine(tiny_settings())
     heard = Heard()
