@@ -103,6 +103,7 @@ def _request(body: ChatBody, data: bytes, origin: Origin) -> GenerationRequest:
         raw=data,
         created=origin.created,
         progress=body.return_progress and body.stream,
+        is_fresh=not body.cache_prompt,
     )
 
 

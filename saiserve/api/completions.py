@@ -95,6 +95,7 @@ def decode_completion(data: bytes, origin: Origin) -> CompletionRequest:
         # An upstream answers one prompt at a time, so several cannot be sent on as the client wrote them.
         raw=data if len(prompts) == 1 and not (body.echo or body.suffix) else b"",
         created=origin.created,
+        is_fresh=not body.cache_prompt,
     )
     return CompletionRequest(request, prompts, body.echo, body.suffix, body.timings_per_token)
 

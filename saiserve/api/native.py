@@ -105,5 +105,6 @@ def native_request(
         key_name=origin.key_name,
         created=origin.created,
         progress=body.return_progress and body.stream,
+        is_fresh=not body.cache_prompt,
     )
     return NativeRequest(request, prompts, text_pairs(bias_pairs(body.logit_bias)), is_list or choices > 1, body)

@@ -59,6 +59,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     grammar: Annotated[str, Meta(max_length=262_144)] | None = None
     json_schema: dict[str, Any] | None = None
     n_probs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    cache_prompt: bool = True
 
 
 def sampling_of(

@@ -150,3 +150,5 @@ class GenerationRequest:
     """The answer is held back and judged before the client sees any of it."""
     progress: bool = False
     """Whether the client wants to be told how far the prompt is."""
+    is_fresh: bool = False
+    """Whether the whole prompt is to be computed anew (llama.cpp's `cache_prompt: false`): nothing held is reused."""

@@ -198,6 +198,9 @@ class Dispatcher:
         template = template_of(request, choice)
         if self._isolates_keys:
             template = msgspec.structs.replace(template, isolation=request.key_name)
+        if request.is_fresh:
+            # Prefixes are shared only within an isolation; one of its own shares nothing.
+            template = msgspec.structs.replace(template, isolation=f"{template.isolation}\0{template.id}")
         return ChoiceRunner(
             request,
             Failover(template, now=clock_ns(), deadlines=self._deadlines),

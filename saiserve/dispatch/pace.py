@@ -33,7 +33,7 @@ class Pace:
 
     def progressed(self, prefilled: int) -> PromptProgress | None:
         """So many prompt tokens are done; None when that is no news."""
-        if not self._processed < prefilled <= self._total:
+        if self._processed < 0 or not self._processed < prefilled <= self._total:
             return None
         self._processed = prefilled
         return PromptProgress(prefilled, self._total, self._cached)
