@@ -41,6 +41,7 @@ from saiserve.api.http import (
     send_error,
     send_reply,
 )
+from saiserve.api.turnstile import Turnstile
 from saiserve.auth import Auth
 from saiserve.errors import ApiError, ErrorKind
 
@@ -78,6 +79,7 @@ POST_ROUTES: dict[str, ApiHandler] = {
     "/infill": native_routes.infill,
     "/v1/embeddings": embeddings.create_embeddings,
     "/embeddings": embeddings.create_embeddings,
+    "/embedding": embeddings.create_native_embeddings,
     "/tokenize": llama_server.tokenize,
     "/detokenize": llama_server.detokenize,
     "/apply-template": llama_server.apply_template,
@@ -114,9 +116,14 @@ def _api_routes(api: Api) -> Iterable[BaseRoute]:
     """Yield one route per path, so that a wrong method is told every method the path allows."""
     tables = {"GET": GET_ROUTES, "POST": POST_ROUTES, "DELETE": DELETE_ROUTES, "HEAD": HEAD_ROUTES}
     paths = dict.fromkeys(path for table in tables.values() for path in table)
+    turnstile = Turnstile()
     for path in sorted(paths, key=lambda path: "{" in path):
         endpoints = {
-            method: Endpoint(partial(table[path], api), takes_body=method == "POST" and path not in BODILESS_POSTS)
+            method: Endpoint(
+                partial(table[path], api),
+                takes_body=method == "POST" and path not in BODILESS_POSTS,
+                turnstile=turnstile,
+            )
             for method, table in tables.items()
             if path in table
         }

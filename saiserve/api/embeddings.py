@@ -59,6 +59,24 @@ async def create_embeddings(api: Api, call: Call) -> Reply:
     )
 
 
+async def create_native_embeddings(api: Api, call: Call) -> Reply:
+    """`POST /embedding`: a list, each item with its vectors in a list of their own, as llama-server answers there."""
+    body = await decoded(call, decode, EmbeddingsBody)
+    origin = api.origin(call)
+    model = origin.model(body.model)
+    inputs = inputs_of(body.content if body.content is not None else body.input)
+    embedded = await api.service.embed(
+        model, inputs, request_id=origin.request_id, key_name=call.key_name, pooling=body.pooling or ""
+    )
+    shown = [_shown(raw, body, embedded.size) for raw in embedded.vectors]
+    return json_reply(
+        [
+            {"index": index, "embedding": vectors if body.pooling == "none" else [vectors]}
+            for index, vectors in enumerate(shown)
+        ]
+    )
+
+
 def inputs_of(given: str | list[Any] | None) -> tuple[str | tuple[int, ...], ...]:
     """Return the inputs: one string, one array of tokens, or several of either.
 
