@@ -208,3 +208,23 @@ def test_mirostat_holds_the_surprise_near_its_goal(version: int) -> None:
         token = one.draw(logits.copy(), position).token
         surprises.append(-math.log2(softmax(logits.astype(np.float64))[token]))
     assert abs(float(np.mean(surprises[100:])) - 3.0) < 0.8
+
+
+@pytest.mark.parametrize(
+    ("stages", "most"),
+    [({"top_k": 3}, 3), ({"mirostat": 2, "mirostat_tau": 2.0}, 5), ({}, 5), ({"temperature": 0.0}, 1)],
+)
+def test_log_probabilities_after_all_stages_are_those_the_token_was_drawn_by(stages: dict[str, Any], most: int) -> None:
+    logits = np.linspace(-2.0, 2.0, 40, dtype=np.float32)
+    settings = {"temperature": 0.7, **stages}
+    drawn = sampler(Sampling(seed=3, logprobs=5, after_stages=True, **settings)).draw(logits.copy(), 9)
+    assert drawn.logprob is not None
+    shares = {token: math.exp(logprob) for token, _, logprob in drawn.logprob.top}
+    assert len(shares) <= most
+    assert list(shares.values()) == sorted(shares.values(), reverse=True)
+    if settings["temperature"] == 0.0 or "top_k" in stages:
+        assert sum(shares.values()) == pytest.approx(1.0)
+        assert math.exp(drawn.logprob.logprob) == pytest.approx(shares[drawn.token])
+    if not stages:
+        expected = softmax(logits.astype(np.float64) / 0.7)
+        assert shares == pytest.approx({token: expected[token] for token in shares}, rel=1e-4)
