@@ -81,6 +81,7 @@ class Settings:
     routes: Routes = field(default_factory=Routes)
     isolate_keys: bool = False
     lora: tuple[AdapterSettings, ...] = ()
+    mmproj: Path = Path()
     model_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Fields that the file's `[model.NAME]` tables set otherwise, by that name."""
     warnings: tuple[str, ...] = ()
@@ -149,6 +150,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("NUMA", "numa", "off", "how to use NUMA nodes: off, distribute, isolate or numactl", values.choice("off", "distribute", "isolate", "numactl"), per_model=True),
     Setting("MMAP", "mmap", "1", "0: read weights into memory instead of mapping the file", values.flag, per_model=True),
     Setting("MLOCK", "mlock", "0", "1: keep weights in RAM, never swapped; the process must be allowed to", values.flag, per_model=True),
+    Setting("MMPROJ", "mmproj", "", "projector file (GGUF) that lets the model see images; default: it does not", values.path, per_model=True),
     Setting("LORA", "lora", "", "LoRA adapters as NAME=PATH, or NAME=PATH@SCALE, comma-separated; each is served as the model ID:NAME", values.adapters, per_model=True),
     Setting("CACHE_MIB", "cache_mib", "1024", "host memory for parked conversation prefixes, MiB for each model", values.whole(0, 1 << 20), per_model=True),
     Setting("DRAIN_S", "drain_s", "30", "seconds that running requests may take to end after SIGTERM", values.seconds),

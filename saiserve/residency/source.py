@@ -158,7 +158,9 @@ def look_at(entry: CatalogEntry, settings: Settings, path: Path) -> Prepared:
     template = entry.template_text
     try:
         file = read_model_file(path)
-        digest = file_digest(path, template or "")
+        projector = settings.mmproj if settings.mmproj.name else None
+        seen = file_digest(projector).hex() if projector else ""
+        digest = file_digest(path, (template or "") + seen)
         adapters = {one.name: file_digest(Path(one.path), f"{digest.hex()} {one.scale}") for one in settings.lora}
     except (ModelFileError, OSError) as error:
         raise LoadError(f"model {entry.id!r} cannot be served: {error}") from error
@@ -167,7 +169,7 @@ def look_at(entry: CatalogEntry, settings: Settings, path: Path) -> Prepared:
         source=LlamaSource(made),
         memory=estimate_memory(file, made),
         context_tokens=made.context_tokens or 0,
-        capabilities=capabilities_of(file, entry.capabilities),
+        capabilities=capabilities_of(file, entry.capabilities) | ({"vision"} if projector else set()),
         digest=digest,
         path=path,
         size_bytes=file.bytes_total,
@@ -196,6 +198,7 @@ def engine_settings(entry: CatalogEntry, settings: Settings, path: Path) -> Engi
         gpu_split=settings.gpu_split,
         tensor_split=settings.tensor_split,
         numa=settings.numa,
+        mmproj_path=str(settings.mmproj) if settings.mmproj.name else "",
         adapters=settings.lora,
     )
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from saiserve.engines.llamacpp import native
 from saiserve.engines.llamacpp.kv import DecodeOutcome, Family, Row
+from saiserve.engines.llamacpp.mixed_rows import cut_rows
 from saiserve.engines.llamacpp.placement import place, spread_over_nodes
 from saiserve.engines.llamacpp.settings import EngineSettings
 
@@ -30,6 +31,8 @@ STATE_PARTIAL = 1
 KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}
 """Names of KV cache types to ggml's numbers."""
 
+OUTCOMES = {0: DecodeOutcome.DONE, 1: DecodeOutcome.NO_ROOM}
+"""What llama_decode returns; anything else: it refused."""
 METADATA_BYTES_MAX = 256
 """Of a value asked of llama.cpp."""
 
@@ -94,6 +97,7 @@ class LlamaModel:
         self.vocabulary_size = int(llama_cpp.llama_vocab_n_tokens(self.vocab))
         self.context_trained = int(llama_cpp.llama_model_n_ctx_train(handle))
         self.embedding_size = int(llama_cpp.llama_model_n_embd_out(handle))
+        self.input_size = int(llama_cpp.llama_model_n_embd_inp(handle))
         self.window = int(llama_cpp.llama_model_n_swa(handle))
         self.is_recurrent = bool(llama_cpp.llama_model_is_recurrent(handle) or llama_cpp.llama_model_is_hybrid(handle))
         self.architecture = _metadata(handle, "general.architecture")
@@ -147,7 +151,10 @@ class LlamaContext:
         self._threads = settings.threads
         self._adapter: tuple[Any, float] = (None, 0.0)
         self._row_type = ctypes.c_float * self._vocabulary_size
-        self._outputs: frozenset[int] = frozenset()
+        self._outputs: dict[int, int] = {}
+        self._image_rows: BatchArrays | None = None
+        self.image_vector: Callable[[int], Logits | None] | None = None
+        """The vector behind an id beyond the vocabulary; None where the model sees no images."""
         self._window = model.window
         self._family = self._probe_family()
 
@@ -204,18 +211,44 @@ class LlamaContext:
             ValueError: rows that llama.cpp must not see; nothing changed.
         """
         self._check_rows(rows)
-        self._outputs = frozenset()
+        self._outputs = {}
+        if self.image_vector is not None and any(row.token >= self._vocabulary_size for row in rows):
+            return self._decode_mixed(rows)
         code = llama_cpp.llama_decode(self._handle, self._rows.fill(rows))
         if code == 0:
-            self._outputs = frozenset(index for index, row in enumerate(rows) if row.wants_logits)
+            self._outputs = {index: index for index, row in enumerate(rows) if row.wants_logits}
             return DecodeOutcome.DONE
-        return DecodeOutcome.NO_ROOM if code == 1 else DecodeOutcome.REJECTED
+        return OUTCOMES.get(code, DecodeOutcome.REJECTED)
+
+    def _decode_mixed(self, rows: tuple[Row, ...]) -> DecodeOutcome:
+        """Compute rows of images and of text one after the other; when one fails, all are taken back."""
+        computed: list[Row] = []
+        for is_image, indices in cut_rows(rows, lambda row: row.token >= self._vocabulary_size):
+            part = [rows[index] for index in indices]
+            if not part:
+                continue
+            code = llama_cpp.llama_decode(self._handle, self._filled(part, is_image=is_image))
+            if code != 0:
+                for row in computed:
+                    self.remove(row.sequence, row.position, -1)
+                return OUTCOMES.get(code, DecodeOutcome.REJECTED)
+            computed += part
+            self._outputs = {index: at for at, index in enumerate(indices) if rows[index].wants_logits}
+        return DecodeOutcome.DONE
+
+    def _filled(self, part: Sequence[Row], *, is_image: bool) -> llama_cpp.llama_batch:
+        if not is_image:
+            return self._rows.fill(part)
+        if self._image_rows is None:
+            self._image_rows = BatchArrays(self.batch_max, width=self.model.input_size)
+        assert self.image_vector is not None
+        return self._image_rows.fill(part, vector=self.image_vector)
 
     def logits(self, index: int) -> Logits:
         """The logits of the last batch's row `index`: a view that the next decode overwrites; may be changed."""
         if index not in self._outputs:
             raise ValueError(f"row {index} of the last batch has no logits")
-        pointer = llama_cpp.llama_get_logits_ith(self._handle, index)
+        pointer = llama_cpp.llama_get_logits_ith(self._handle, self._outputs[index])
         # Ten times cheaper than numpy's as_array, which builds a type on each call.
         row = memoryview(self._row_type.from_address(ctypes.addressof(pointer.contents)))
         return np.frombuffer(row, np.float32)
@@ -246,7 +279,7 @@ class LlamaContext:
         """
         rows = tuple(Row(0, start + offset, token, True) for offset, token in enumerate(tokens))
         self._check_rows(rows)
-        self._outputs = frozenset()
+        self._outputs = {}
         llama_cpp.llama_set_embeddings(self._handle, True)
         try:
             if llama_cpp.llama_decode(self._handle, self._rows.fill(rows, sequence=self._embedding_id)) != 0:
@@ -270,6 +303,8 @@ class LlamaContext:
             llama_cpp.llama_free(self._handle)
             self._handle = None
             self._rows.close()
+            if self._image_rows is not None:
+                self._image_rows.close()
 
     def _native(self, sequence: int) -> int:
         """llama.cpp's id of a sequence or twin."""
@@ -292,7 +327,7 @@ class LlamaContext:
         for row in rows:
             if not 0 <= row.sequence < sequences:
                 raise ValueError(f"sequence {row.sequence} is outside [0, {sequences})")
-            if not 0 <= row.token < tokens:
+            if not 0 <= row.token < tokens and (self.image_vector is None or self.image_vector(row.token) is None):
                 raise ValueError(f"token {row.token} is outside [0, {tokens})")
             places.add((row.sequence, row.position))
         if len(places) != len(rows):
@@ -315,19 +350,32 @@ class LlamaContext:
 class BatchArrays:
     """One `llama_batch` for the context's life, written through numpy views."""
 
-    def __init__(self, capacity: int) -> None:
-        self._batch = llama_cpp.llama_batch_init(capacity, 0, 1)
+    def __init__(self, capacity: int, *, width: int = 0) -> None:
+        """With a `width`, rows are vectors of so many numbers instead of tokens."""
+        self._batch = llama_cpp.llama_batch_init(capacity, width, 1)
         shape = (capacity,)
-        self._tokens = np.ctypeslib.as_array(self._batch.token, shape=shape)
+        if width:
+            self._vectors = np.ctypeslib.as_array(self._batch.embd, shape=(capacity, width))
+        else:
+            self._tokens = np.ctypeslib.as_array(self._batch.token, shape=shape)
         self._positions = np.ctypeslib.as_array(self._batch.pos, shape=shape)
         self._outputs = np.ctypeslib.as_array(self._batch.logits, shape=shape)
         np.ctypeslib.as_array(self._batch.n_seq_id, shape=shape)[:] = 1
         self._sequences = [self._batch.seq_id[index] for index in range(capacity)]
 
-    def fill(self, rows: Sequence[Row], *, sequence: int | None = None) -> llama_cpp.llama_batch:
-        """The batch of these rows; all of one `sequence` when it is given."""
+    def fill(
+        self,
+        rows: Sequence[Row],
+        *,
+        sequence: int | None = None,
+        vector: Callable[[int], Logits | None] | None = None,
+    ) -> llama_cpp.llama_batch:
+        """The batch of these rows; all of one `sequence` when it is given, their vectors by `vector` if they are any."""
         count = len(rows)
-        self._tokens[:count] = [row.token for row in rows]
+        if vector is None:
+            self._tokens[:count] = [row.token for row in rows]
+        else:
+            self._vectors[:count] = [vector(row.token) for row in rows]
         self._positions[:count] = [row.position for row in rows]
         self._outputs[:count] = [row.wants_logits for row in rows]
         for pointer, row in zip(self._sequences, rows, strict=False):

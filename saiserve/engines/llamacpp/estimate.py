@@ -6,6 +6,7 @@ Nothing here imports llama.cpp: the node asks before it starts a process, the pr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from saiserve.engines.llamacpp.gguf_file import ModelFile
@@ -60,12 +61,18 @@ def estimate_memory(file: ModelFile, settings: EngineSettings) -> MemoryEstimate
     cells = 0 if is_encoder(file) else sizes(file, settings)[1]
     on_host = _host_share(file, settings.gpu_layers)
     return MemoryEstimate(
-        weights=int(file.bytes_total * on_host),
+        weights=int(file.bytes_total * on_host) + _companions(settings),
         kv=int(kv_bytes(file, cells, settings.kv_type) * on_host),
         compute=compute_bytes(file),
         cache=settings.cache_bytes if purpose_of(file) is Purpose.GENERATE else 0,
         cells=cells,
     )
+
+
+def _companions(settings: EngineSettings) -> int:
+    """Adapters and projector, which stay in host memory; a missing file is told when it is loaded."""
+    paths = [Path(one.path) for one in settings.adapters] + [Path(settings.mmproj_path or ".")]
+    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def sizes(file: ModelFile, settings: EngineSettings) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from saiserve.engines.llamacpp.threads import ThreadChooser
 from saiserve.engines.llamacpp.vector_inputs import VectorInputs
 from saiserve.engines.llamacpp.vector_loading import input_tokens_max, open_vector_worker
 from saiserve.engines.llamacpp.vector_worker import VectorWorker
+from saiserve.engines.llamacpp.vision import ImageReader
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
 from saiserve.engines.llamacpp.worker import Worker
 
@@ -74,7 +75,9 @@ def load_worker(
                 flash_attention=settings.flash_attention,
             )
         adapters = Adapters(model, settings.model_id, settings.adapters)
+        images = _image_reader(model, settings)
         context = _open_context(model, cells, settings)
+        _let_see(context, images)
         vocabulary = Vocabulary(model.vocab)
         template = _template(file, settings, vocabulary)
     except ModelFileError as error:
@@ -88,7 +91,7 @@ def load_worker(
     worker = Worker(
         context=context,
         vocabulary=vocabulary,
-        reader=PromptReader(vocabulary, template),
+        reader=PromptReader(vocabulary, template, images),
         vector_inputs=VectorInputs(
             vocabulary, pooling=POOLING_USUAL, size=model.embedding_size, tokens_max=context_tokens
         ),
@@ -115,6 +118,20 @@ def load_worker(
         decode_rate=speeds.stream_rates[1],
         template_caps=template.caps.as_flags() if template is not None else {},
     )
+
+
+def _image_reader(model: LlamaModel, settings: EngineSettings) -> ImageReader | None:
+    if not settings.mmproj_path:
+        return None
+    return ImageReader(model, Path(settings.mmproj_path), threads=threads_for(settings.threads))
+
+
+def _let_see(context: LlamaContext, images: ImageReader | None) -> None:
+    if images is None:
+        return
+    if context.family is Family.RECURRENT:
+        raise LoadError("images in models with a recurrent state are not served")
+    context.image_vector = images.runs.vector
 
 
 def choose_lanes(asked: int | None, stream_rates: dict[int, float], cells_total: int, lanes_max: int) -> int:

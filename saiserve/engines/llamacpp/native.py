@@ -24,7 +24,8 @@ _last_level = 0
 
 
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator,unused-ignore]
-def _on_log(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
+def on_log(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
+    """llama.cpp says something: keep warnings and errors."""
     global _last_level  # noqa: PLW0603
     # Hundreds of debug lines come per context: leave before anything else is done.
     if level != CONTINUED_LEVEL:
@@ -45,7 +46,7 @@ def start() -> None:
     global _started  # noqa: PLW0603
     if _started:
         return
-    llama_cpp.llama_log_set(_on_log, ctypes.c_void_p(0))
+    llama_cpp.llama_log_set(on_log, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
     _started = True
 

@@ -66,5 +66,7 @@ class EngineSettings:
     """Share of each device; empty: by their free memory."""
     numa: str = "off"
     """off, distribute, isolate or numactl."""
+    mmproj_path: str = ""
+    """A GGUF file with the projector that lets the model see images; empty: it does not."""
     adapters: tuple[AdapterSettings, ...] = ()
     """Served as models of their own, `model_id:name`, on the same weights."""

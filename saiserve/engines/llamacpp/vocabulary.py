@@ -100,11 +100,15 @@ class Vocabulary:
             text: a rendered template or a raw prompt.
             split: the character that `defuse` put in; pieces between are tokenised apart.
         """
-        pieces = [piece for piece in (text.split(split) if split else [text]) if piece]
-        tokens = [token for piece in pieces for token in self.tokenise(piece, special=True)]
+        tokens = self.tokenise_pieces(text, split)
         if self.special.adds_bos and self.special.bos >= 0 and tokens[:1] != [self.special.bos]:
             tokens.insert(0, self.special.bos)
         return tokens
+
+    def tokenise_pieces(self, text: str, split: str = "") -> list[int]:
+        """The same without a BOS, for what goes on with a prompt."""
+        pieces = [piece for piece in (text.split(split) if split else [text]) if piece]
+        return [token for piece in pieces for token in self.tokenise(piece, special=True)]
 
     def piece(self, token: int) -> bytes:
         """The bytes a token adds to an answer; none for end tokens and for control tokens nobody parses."""
@@ -118,7 +122,9 @@ class Vocabulary:
         return known
 
     def spelling(self, token: int) -> bytes:
-        """A token's bytes, control tokens included."""
+        """A token's bytes, control tokens included; none for an image's row."""
+        if token >= self.size:
+            return b""
         size = len(self._buffer)
         count = llama_cpp.llama_token_to_piece(self._vocab, token, self._buffer, size, 0, True)
         if count < 0:

@@ -1,7 +1,7 @@
 """The engine's inner loop without its socket: messages in, messages out, one step at a time.
 
-The order of a step is scheduler.py's. Nothing here waits except `llama_decode`; constraints compile on a thread and
-join when they are ready.
+The order of a step is scheduler.py's. Nothing here waits except `llama_decode`; images and constraints are prepared
+on a thread and join when they are ready.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ REPORT_S = 0.1
 SIGN_OF_LIFE_S = 2.0
 """An answer that waits or prefills is heard of at least this often."""
 
-COMPILING_MAX = 64
-"""Requests whose constraints wait to be compiled; the next is refused."""
+PREPARING_MAX = 64
+"""Requests whose images wait to be encoded, or constraints to be compiled; the next is refused."""
 
 
 class Worker:
@@ -71,7 +71,7 @@ class Worker:
         threads: ThreadChooser,
         on_ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_ready` is called from another thread when a constraint has compiled: `step` has work then."""
+        """`on_ready` is called from another thread when a request is prepared: `step` has work then."""
         self._context = context
         self._vocabulary = vocabulary
         self._reader = reader
@@ -83,8 +83,8 @@ class Worker:
         self._threads = threads
         self._on_ready = on_ready
         self._answers: dict[str, Answer] = {}
-        self._compiling: dict[str, tuple[Generate, PromptTokens, Future[Matcher]]] = {}
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="constraint")
+        self._preparing: dict[str, tuple[Generate | Count, Future[tuple[PromptTokens, Matcher | None]]]] = {}
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prepare")
         self._embeddings = EmbeddingQueue(context)
         self._out: list[msgspec.Struct] = []
         self._timings = Timings()
@@ -99,8 +99,8 @@ class Worker:
     @property
     def has_work(self) -> bool:
         """Whether `step` may have something to compute now."""
-        compiled = any(future.done() for _, _, future in self._compiling.values())
-        return bool(self._answers or len(self._embeddings) or compiled or self._scheduler.has_chores)
+        prepared = any(future.done() for _, future in self._preparing.values())
+        return bool(self._answers or len(self._embeddings) or prepared or self._scheduler.has_chores)
 
     # Messages
 
@@ -118,7 +118,7 @@ class Worker:
 
     def _generate(self, request: Generate, now: int) -> None:
         try:
-            if request.id in self._answers or request.id in self._compiling:
+            if request.id in self._answers or request.id in self._preparing:
                 raise PromptRefusal(RefusalReason.BAD_REQUEST, f"a request with id {request.id} is running")  # noqa: TRY301
             fault = sampling_fault(request.sampling, self._vocabulary.size)
             if fault is not None:
@@ -131,42 +131,64 @@ class Worker:
         except PromptRefusal as refusal:
             self._refuse(request.id, refusal.reason, str(refusal))
             return
-        if len(prompt.ids) >= self._context_tokens:
-            self._refuse(
-                request.id,
-                RefusalReason.TOO_LONG,
-                f"the prompt has {len(prompt.ids)} tokens; the context holds {self._context_tokens}",
-                prompt_tokens=len(prompt.ids),
-            )
+        if self._is_too_long(request.id, prompt):
             return
-        if request.constraint is None:
+        if request.constraint is None and not prompt.parts:
             self._admit(request, prompt, None, now)
-            return
-        if len(self._compiling) >= COMPILING_MAX:
-            self._refuse(request.id, RefusalReason.BUSY, "too many constraints are compiling", retry_after_s=1.0)
-            return
-        future = self._pool.submit(self._compiler.compile, request.constraint, request.resume_tokens)
-        self._compiling[request.id] = (request, prompt, future)
+        elif len(self._preparing) >= PREPARING_MAX:
+            self._refuse(request.id, RefusalReason.BUSY, "too many requests are being prepared", retry_after_s=1.0)
+        else:
+            self._prepare_later(request, prompt)
+
+    def _is_too_long(self, request_id: str, prompt: PromptTokens) -> bool:
+        if len(prompt.ids) < self._context_tokens:
+            return False
+        self._refuse(
+            request_id,
+            RefusalReason.TOO_LONG,
+            f"the prompt has {len(prompt.ids)} tokens; the context holds {self._context_tokens}",
+            prompt_tokens=len(prompt.ids),
+        )
+        return True
+
+    def _prepare_later(self, request: Generate | Count, prompt: PromptTokens) -> None:
+        future = self._pool.submit(self._prepare, request, prompt)
+        self._preparing[request.id] = (request, future)
         future.add_done_callback(lambda _done: self._on_ready())
 
-    def _join_compiled(self, now: int) -> None:
-        for request_id in [one for one, (_, _, future) in self._compiling.items() if future.done()]:
-            request, prompt, future = self._compiling.pop(request_id)
+    def _prepare(self, request: Generate | Count, prompt: PromptTokens) -> tuple[PromptTokens, Matcher | None]:
+        """On the pool's thread: images are encoded, constraints compiled."""
+        whole = self._reader.complete(prompt)
+        if isinstance(request, Count) or request.constraint is None:
+            return whole, None
+        return whole, self._compiler.compile(request.constraint, request.resume_tokens)
+
+    def _join_prepared(self, now: int) -> None:
+        for request_id in [one for one, (_, future) in self._preparing.items() if future.done()]:
+            request, future = self._preparing.pop(request_id)
             try:
-                matcher = future.result()
+                prompt, matcher = future.result()
             except ConstraintError as error:
-                detail = f"the {request.constraint.kind if request.constraint else ''} cannot be enforced: {error}"
-                self._refuse(request_id, RefusalReason.BAD_SCHEMA, detail)
+                kind = request.constraint.kind if isinstance(request, Generate) and request.constraint else ""
+                self._refuse(request_id, RefusalReason.BAD_SCHEMA, f"the {kind} cannot be enforced: {error}")
+            except PromptRefusal as refusal:
+                self._refuse(request_id, refusal.reason, str(refusal))
             else:
-                self._admit(request, prompt, matcher, now)
+                if isinstance(request, Count):
+                    self._counted(request, prompt)
+                elif not self._is_too_long(request_id, prompt):
+                    self._admit(request, prompt, matcher, now)
 
     def _admit(self, request: Generate, prompt: PromptTokens, matcher: Matcher | None, now: int) -> None:
         room = self._context_tokens - len(prompt.ids)
         most = room if request.max_tokens is None else max(0, min(request.max_tokens, room))
+        text_ids = (
+            tuple(token for token in prompt.ids if token < self._vocabulary.size) if prompt.images else prompt.ids
+        )
         answer = Answer(
             request=request,
             prompt=prompt,
-            sampler=Sampler(request.sampling, self._vocabulary, prompt.ids, request.resume_tokens),
+            sampler=Sampler(request.sampling, self._vocabulary, text_ids, request.resume_tokens),
             matcher=matcher,
             max_tokens=most,
             clock=Clock(submitted_at=now, told_at=now),
@@ -179,7 +201,7 @@ class Worker:
             prompt_tokens=len(prompt.ids),
             max_tokens=max(1, most - answer.count),
             priority=max(-100, min(100, request.priority)),
-            isolation=f"{adapter}\x00{request.isolation}",
+            isolation=f"{adapter}\x00{prompt.salt}{request.isolation}",
             adapter=adapter,
             boundaries=prompt.boundaries,
         )
@@ -203,9 +225,9 @@ class Worker:
     def _cancel(self, request_id: str, now: int) -> None:
         if self._answers.pop(request_id, None) is not None:
             self._scheduler.cancel(now, request_id)
-        compiling = self._compiling.pop(request_id, None)
-        if compiling is not None:
-            compiling[2].cancel()
+        preparing = self._preparing.pop(request_id, None)
+        if preparing is not None:
+            preparing[1].cancel()
         self._embeddings.cancel(request_id)
 
     def _count(self, request: Count) -> None:
@@ -214,6 +236,12 @@ class Worker:
         except PromptRefusal as refusal:
             self._refuse(request.id, refusal.reason, str(refusal))
             return
+        if prompt.parts:
+            self._prepare_later(request, prompt)
+        else:
+            self._counted(request, prompt)
+
+    def _counted(self, request: Count, prompt: PromptTokens) -> None:
         spelling = self._vocabulary.spelling
         self._send(
             Counted(
@@ -242,7 +270,7 @@ class Worker:
     def step(self, now: int) -> bool:
         """Compute one batch if there is one; False when there was nothing to do."""
         started = time.perf_counter_ns()
-        self._join_compiled(now)
+        self._join_prepared(now)
         plan = self._scheduler.plan(now)
         self._notify(self._scheduler.notices(), now)
         if plan is None:

@@ -1,0 +1,88 @@
+"""What an image file says of its size, read before any decoder sees it: decoders believe headers. Pure.
+
+Sources: PNG (ISO 15948 §11.2), GIF89a §18, JPEG (ITU-T T.81 §B.2.2).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+
+IMAGE_BYTES_MAX = 20 * 1024 * 1024
+IMAGE_PIXELS_MAX = 36_000_000
+"""Decoded it is three bytes each."""
+PNG_MAGIC, JPEG_MAGIC, GIF_MAGICS = b"\x89PNG\r\n\x1a\n", b"\xff\xd8", (b"GIF87a", b"GIF89a")
+JPEG_STARTS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Markers that begin a frame and hold its size."""
+JPEG_BARE = frozenset({0x01, *range(0xD0, 0xDA)})
+"""Markers without a length."""
+
+
+class ImageError(ValueError):
+    """The image cannot be used; the message is for the client."""
+
+
+def image_bytes(url: str) -> bytes:
+    """The bytes behind a base64 `data:` URI (RFC 2397). Nothing is fetched from anywhere.
+
+    Raises:
+        ImageError: any other address, or not base64.
+    """
+    header, comma, payload = url.partition(",")
+    if not header.startswith("data:") or not header.endswith(";base64") or not comma:
+        raise ImageError("images are taken as base64 data: URIs only")
+    if len(payload) > IMAGE_BYTES_MAX * 4 // 3 + 4:
+        raise ImageError(f"an image may have {IMAGE_BYTES_MAX} bytes")
+    try:
+        return base64.b64decode(payload, validate=True)
+    except binascii.Error as error:
+        raise ImageError("an image is not valid base64") from error
+
+
+def check_image(data: bytes) -> tuple[int, int]:
+    """Width and height of a PNG, JPEG or GIF.
+
+    Raises:
+        ImageError: another kind of file, cut short, or too large.
+    """
+    if len(data) > IMAGE_BYTES_MAX:
+        raise ImageError(f"an image of {len(data)} bytes; {IMAGE_BYTES_MAX} are allowed")
+    try:
+        width, height = _size(data)
+    except (struct.error, IndexError) as error:
+        raise ImageError("an image is cut short") from error
+    if not width or not height:
+        raise ImageError("an image without any pixels")
+    if width * height > IMAGE_PIXELS_MAX:
+        raise ImageError(f"an image of {width} by {height} pixels; {IMAGE_PIXELS_MAX} in all are allowed")
+    return width, height
+
+
+def _size(data: bytes) -> tuple[int, int]:
+    if data.startswith(PNG_MAGIC):
+        width, height = struct.unpack_from(">II", data, 16)
+        return width, height
+    if data.startswith(GIF_MAGICS):
+        width, height = struct.unpack_from("<HH", data, 6)
+        return width, height
+    if data.startswith(JPEG_MAGIC):
+        return _jpeg_size(data)
+    raise ImageError("an image is neither PNG, JPEG nor GIF")
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int]:
+    at = 2
+    while True:
+        if data[at] != 0xFF:
+            raise ImageError("a JPEG's segments do not follow each other")
+        marker = data[at + 1]
+        if marker == 0xFF:  # padding
+            at += 1
+        elif marker in JPEG_BARE:
+            at += 2
+        elif marker in JPEG_STARTS:
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            return width, height
+        else:
+            at += 2 + struct.unpack_from(">H", data, at + 2)[0]
