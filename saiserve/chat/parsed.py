@@ -28,6 +28,7 @@ class _Choice:
     calls: int = 0
     reasoning_tokens: int = 0
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
 
 
 class AnswerParser:
@@ -71,11 +72,13 @@ class AnswerParser:
     def _text(self, event: TextDelta) -> list[AnswerEvent]:
         choice = self._choices[event.choice]
         choice.logprobs += event.logprobs or ()
+        choice.tokens += event.tokens
         events: list[AnswerEvent] = []
         text = event.text
         if choice.splitter is not None:
+            was_inside = choice.splitter.is_inside
             split = choice.splitter.feed(text)
-            if split.reasoning or (choice.splitter.is_inside and not split.text):
+            if was_inside or choice.splitter.is_inside:
                 choice.reasoning_tokens += len(event.tokens)
             if split.reasoning:
                 events.append(ReasoningDelta(event.choice, split.reasoning))
@@ -94,9 +97,8 @@ class AnswerParser:
             elif isinstance(piece, CallArguments):
                 events.append(self._arguments(index, piece.text))
             elif piece or (keep_logprobs and choice.logprobs):
-                logprobs = tuple(choice.logprobs) or None
-                choice.logprobs = []
-                events.append(TextDelta(index, piece, logprobs))
+                events.append(TextDelta(index, piece, tuple(choice.logprobs) or None, tokens=tuple(choice.tokens)))
+                choice.logprobs, choice.tokens = [], []
         return events
 
     def _begin(self, index: int, flat_name: str) -> ToolCallStarted:

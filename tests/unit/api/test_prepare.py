@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from saiserve.chat.events import (
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
+    Usage,
 )
 from saiserve.chat.request import (
     Dialect,
@@ -225,3 +227,13 @@ def test_where_no_template_is_at_hand_the_name_tells_the_family(card, native):
             prepared, "<tool_call>\n<function=run>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>"
         )
         assert ToolCallDelta(0, 0, '{"x": 1}') in events
+
+
+def test_tokens_of_reasoning_are_counted_apart():
+    card = replace(NATIVE, capabilities=frozenset({"chat", "reasoning"}))
+    parse = fitted(asked(), card).parse
+    pieces = [("<think>", 1), ("why", 2), (" not", 3), ("</think>", 4), ("\n\n", 5), ("yes", 6), ("!", 7)]
+    events = [event for text, token in pieces for event in parse(TextDelta(0, text, tokens=(token,)))]
+    events += [*parse(ChoiceFinished(0, StopKind.END)), *parse(Usage(9, 0, 7))]
+    assert words(events, TextDelta) == "yes!"
+    assert events[-1] == Usage(9, 0, 7, reasoning_tokens=4)
