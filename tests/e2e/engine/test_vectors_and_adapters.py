@@ -1,7 +1,8 @@
-"""A real node with models for vectors and ranks beside one with LoRA adapters, asked over HTTP."""
+"""A real node with models for vectors and ranks beside one with LoRA adapters that sees images, asked over HTTP."""
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from acceptance.nodes import Node, fleet
 from tests.fixtures import tiny_models, vector_models
 from tests.fixtures.tiny_adapters import lora
+from tests.fixtures.tiny_mmproj import mmproj, png
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +25,8 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     lora(tmp_path / "poet.gguf", seed=1)
     models = f"tiny={tiny},bert={tmp_path / 'bert.gguf'},ranker={tmp_path / 'bert-ranker.gguf'}"
     async with fleet() as nodes:
-        own = f'[model.tiny]\nlora = ["poet={tmp_path / "poet.gguf"}@0.9"]\nkv_cells = 2048\n'
+        projector = mmproj(tmp_path / "mmproj.gguf")
+        own = f'[model.tiny]\nlora = ["poet={tmp_path / "poet.gguf"}@0.9"]\nmmproj = "{projector}"\nkv_cells = 2048\n'
         (nodes.folder / "saiserve.toml").write_text(own)
         yield await nodes.start_ready("one", models)
 
@@ -73,3 +76,25 @@ async def test_an_adapter_is_a_model_of_its_own(node: Node) -> None:
         assert again[1] > 0
         unknown = await http.post("/v1/completions", json={"model": "tiny:nobody", "prompt": "a"})
         assert unknown.status_code == 404
+
+
+async def test_images_are_seen_by_who_sees_and_refused_with_a_reason_otherwise(node: Node) -> None:
+    async with node.client() as http:
+
+        async def ask(model: str, url: str) -> tuple[int, str]:
+            parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "what is it?"}]
+            body = {"model": model, "messages": [{"role": "user", "content": parts}], "max_tokens": 4}
+            reply = await http.post("/v1/chat/completions", json=body)
+            return reply.status_code, reply.text
+
+        def inline(data: bytes) -> str:
+            return f"data:image/png;base64,{base64.b64encode(data).decode()}"
+
+        tags = {model["id"]: model["tags"] for model in (await http.get("/v1/models")).json()["data"]}
+        assert "vision" in tags["tiny"]
+        assert (await ask("tiny", inline(png())))[0] == 200
+        assert (await ask("tiny:poet", inline(png())))[0] == 200
+        for model, url in (("tiny", inline(b"no image")), ("tiny", "http://127.0.0.1/a.png"), ("bert", inline(png()))):
+            status, text = await ask(model, url)
+            assert status == 400, text
+        assert (await ask("tiny", inline(png(seed=9))))[0] == 200
