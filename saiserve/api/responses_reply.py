@@ -16,41 +16,22 @@ from saiserve.api.chat_calls import free_form_input
 from saiserve.api.errors import ErrorStyle, error_object
 from saiserve.api.openai_common import logprob_entries
 from saiserve.api.responses_items import carried
+from saiserve.api.responses_words import FAILURE_CODES, INCOMPLETE_REASONS, usage_object
+from saiserve.api.timings import Stopwatch, progress_object, timings_object
 from saiserve.chat.events import (
     AnswerEvent,
     AnswerFailed,
     ChoiceFinished,
+    PromptProgress,
     ReasoningDelta,
+    Started,
     StopKind,
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
     Usage,
 )
-from saiserve.errors import ApiError, ErrorKind
-
-FAILURE_CODES: dict[ErrorKind, str] = {
-    ErrorKind.CONTEXT_TOO_LONG: "context_length_exceeded",
-    ErrorKind.RATE_LIMITED: "rate_limit_exceeded",
-    ErrorKind.BUSY: "server_is_overloaded",
-    ErrorKind.INVALID_REQUEST: "invalid_prompt",
-}
-"""Codes of `response.failed`; all others are `server_error`."""
-
-
-def usage_object(usage: Usage) -> dict[str, Any]:
-    """Return the usage of a response."""
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    }
-
-
-INCOMPLETE_REASONS = {StopKind.LENGTH: "max_output_tokens", StopKind.REFUSAL: "content_filter"}
-"""Ends that leave a response incomplete."""
+from saiserve.errors import ApiError
 
 
 class ResponseEncoder:
@@ -66,6 +47,7 @@ class ResponseEncoder:
         summarise: bool = False,
         carry_reasoning: bool = False,
         on_final: Callable[[dict[str, Any]], None] | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.final: dict[str, Any] | None = None
         self._id = response_id
@@ -75,6 +57,8 @@ class ResponseEncoder:
         self._summarise = summarise
         self._carry_reasoning = carry_reasoning
         self._on_final = on_final
+        self._clock = clock
+        self._watch = Stopwatch(clock() if clock is not None else 0.0)
         self._number = 0
         self._began = False
         self._kind = ""
@@ -90,6 +74,10 @@ class ResponseEncoder:
             return b""
         opening = b"" if self._began else self._begin()
         match event:
+            case Started():
+                self._watch.started(event.prompt_tokens, event.cached_tokens)
+            case PromptProgress():
+                return opening + self._progress(event)
             case TextDelta() if event.text or event.logprobs:
                 return opening + self._add_text(event)
             case ReasoningDelta() if event.text:
@@ -149,7 +137,14 @@ class ResponseEncoder:
         self._text.append(event.text)
         logprobs = logprob_entries(event.logprobs or ())
         self._logprobs += logprobs
-        return opening + self._part_event("response.output_text.delta", delta=event.text, logprobs=logprobs)
+        extra: dict[str, Any] = {} if self._clock is None else {"timings": self._watch.token(self._clock(), event)}
+        return opening + self._part_event("response.output_text.delta", delta=event.text, logprobs=logprobs, **extra)
+
+    def _progress(self, event: PromptProgress) -> bytes:
+        """llama-server's extra: how far the prompt is, in a further `in_progress`."""
+        elapsed = self._watch.elapsed(self._clock()) if self._clock is not None else 0.0
+        progress = progress_object(event, elapsed)
+        return self._event("response.in_progress", response=self._response("in_progress"), prompt_progress=progress)
 
     def _add_reasoning(self, text: str) -> bytes:
         opening = b""
@@ -250,7 +245,8 @@ class ResponseEncoder:
         body = self._response("incomplete" if reason else "completed", usage=usage_object(usage))
         if reason:
             body["incomplete_details"] = {"reason": reason}
-        return closing + self._last(f"response.{body['status']}", body)
+        extra = {} if self._clock is None else {"timings": timings_object(usage)}
+        return closing + self._last(f"response.{body['status']}", body, **extra)
 
     def _fail(self, error: ApiError) -> bytes:
         body = self._response("failed")
@@ -258,11 +254,11 @@ class ResponseEncoder:
         body["error"] = {"code": FAILURE_CODES.get(error.kind, "server_error"), "message": message}
         return self._last("response.failed", body)
 
-    def _last(self, kind: str, body: dict[str, Any]) -> bytes:
+    def _last(self, kind: str, body: dict[str, Any], **extra: Any) -> bytes:
         self.final = body
         if self._on_final is not None:
             self._on_final(body)
-        return self._event(kind, response=body)
+        return self._event(kind, response=body, **extra)
 
     def _response(self, status: str, usage: dict[str, Any] | None = None) -> dict[str, Any]:
         return {

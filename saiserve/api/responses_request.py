@@ -33,6 +33,7 @@ class ResponseRequest:
     """The messages of this request alone, without instructions and history."""
     input_items: list[Any]
     """The input as given, for `/input_items`."""
+    timings_per_token: bool = False
 
 
 def decode_response(
@@ -77,6 +78,7 @@ def decode_response(
         # An upstream does not know our stored responses, so it cannot be sent the client's own bytes then.
         raw=b"" if history else data,
         created=origin.created,
+        progress=body.return_progress and body.stream,
     )
     return ResponseRequest(
         request=request,
@@ -85,6 +87,7 @@ def decode_response(
         summarise=body.reasoning is not None and body.reasoning.summary not in {"", "none"},
         carry_reasoning="reasoning.encrypted_content" in body.include,
         store=body.store,
+        timings_per_token=body.timings_per_token,
         new_messages=new_messages,
         input_items=_items(raw.get("input")),
     )

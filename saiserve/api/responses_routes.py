@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import trio
+
 from saiserve.api.body import decode, invalid, validate
 from saiserve.api.context import Api, decoded
 from saiserve.api.http import Call, Reply, json_reply
@@ -31,6 +33,7 @@ async def create_response(api: Api, call: Call) -> Streamed | Whole:
         summarise=asked.summarise,
         carry_reasoning=asked.carry_reasoning,
         on_final=partial(_keep, api, asked, history) if asked.store else None,
+        clock=trio.current_time if asked.timings_per_token or asked.request.progress else None,
     )
     if asked.request.stream:
         return Streamed(api.service, prepared, encoder, api.keepalive_s)

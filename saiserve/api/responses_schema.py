@@ -115,3 +115,5 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     truncation: str = "disabled"
     user: str = ""
     prompt_cache_key: str = ""
+    timings_per_token: bool = False
+    return_progress: bool = False

@@ -193,3 +193,17 @@ def test_a_fault_of_one_prompt_of_several_is_the_requests() -> None:
             streamed = http.post("/v1/completions", json={"model": "smol", "prompt": ["good", "bad"], "stream": True})
             assert "[DONE]" not in streamed.text
             assert '"engine_failed"' in streamed.text
+
+
+async def test_responses_carry_progress_and_timings_when_asked_and_only_then() -> None:
+    body = {"input": "hi", "stream": True}
+    plain = [json.loads(data) for _, data in server_sent((await ask("/v1/responses", body)).content)]
+    assert not any("timings" in event or "prompt_progress" in event for event in plain)
+    asked = {**body, "return_progress": True, "timings_per_token": True}
+    events = [json.loads(data) for _, data in server_sent((await ask("/responses", asked)).content)]
+    progress = [event for event in events if "prompt_progress" in event]
+    assert [event["prompt_progress"]["processed"] for event in progress] == [3, 7]
+    assert {event["type"] for event in progress} == {"response.in_progress"}
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert all("timings" in event for event in events if event["type"] == "response.output_text.delta")
+    assert events[-1]["timings"]["predicted_n"] == 3
