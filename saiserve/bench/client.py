@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -101,13 +102,23 @@ class Client:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[trio.SocketStream]:
-        connection = self._idle.pop() if self._idle else await trio.open_tcp_stream("127.0.0.1", self.port)
+        connection = self._reusable() or await trio.open_tcp_stream("127.0.0.1", self.port)
         try:
             yield connection
         except BaseException:
             await trio.aclose_forcefully(connection)
             raise
         self._idle.append(connection)
+
+    def _reusable(self) -> trio.SocketStream | None:
+        """An idle connection that the server has not closed."""
+        while self._idle:
+            connection = self._idle.pop()
+            readable, _, _ = select.select([connection.socket], [], [], 0)
+            if not readable:  # nothing is said between answers but the end
+                return connection
+            connection.socket.close()
+        return None
 
     async def _lines(
         self, connection: trio.SocketStream, method: str, path: str, body: Any
