@@ -16,6 +16,7 @@ import httpx2
 import trio
 from hypercorn.config import Config
 
+from saiserve.api.responses_kept import KeptResponses
 from saiserve.http_connections import serve_connections
 from saiserve.http_server import build_app
 from saiserve.node import Node
@@ -121,7 +122,9 @@ def upstream_table(url: str, dialect: str, **more: Any) -> dict[str, Any]:
 
 def front(folder: Path, upstreams: dict[str, Any], *, models: str = "none", **environment: str) -> Node:
     """A node, not started, in front of upstream targets."""
-    return make_node(models, folder, UPSTREAMS=json.dumps(upstreams), UPSTREAM_KEY=UPSTREAM_KEY, **environment)
+    return make_node(
+        models, folder, **{"UPSTREAMS": json.dumps(upstreams), "UPSTREAM_KEY": UPSTREAM_KEY, **environment}
+    )
 
 
 @asynccontextmanager
@@ -138,7 +141,9 @@ async def fronting(node: Node) -> AsyncIterator[httpx2.AsyncClient]:
         nursery.start_soon(node.run_load)
         nursery.start_soon(node.upstreams.run)
         await nursery.start(node.residents.run)
-        await nursery.start(partial(serve_connections, build_app(node), config, listener, stop.wait))
+        await nursery.start(
+            partial(serve_connections, build_app(node, KeptResponses(homes=None)), config, listener, stop.wait)
+        )
         async with httpx2.AsyncClient(
             base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=20, trust_env=False
         ) as client:

@@ -54,7 +54,7 @@ def chat_body(request: GenerationRequest, target: Target, model: TargetModel, ch
         "messages": chat_messages(request.messages, keep_reasoning="reasoning" in model.capabilities),
         "stream": request.stream,
         **_tools(request.tools, request.tool_choice),
-        **_sampling(request),
+        **_sampling(request, model),
     }
     if request.stream:
         body["stream_options"] = {"include_usage": True}
@@ -161,15 +161,17 @@ def _tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _sampling(request: GenerationRequest) -> dict[str, Any]:
-    """What the client set, where OpenAI has a word for it."""
+def _sampling(request: GenerationRequest, model: TargetModel) -> dict[str, Any]:
+    """What the client set, where OpenAI has a word for it; models that do not reason refuse to be told how hard to."""
     set_by_client = given(request.raw)
     names = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")
     fields = {name: getattr(set_by_client, name) for name in names if getattr(set_by_client, name) is not None}
+    if fields.get("seed") == -1:
+        del fields["seed"]  # llama-server's word for any
     if request.sampling.logprobs is not None and request.dialect is not Dialect.MESSAGES:
         fields |= {"logprobs": True, "top_logprobs": request.sampling.logprobs}
     effort = request.template_options.get("reasoning_effort")
-    if isinstance(effort, str):
+    if isinstance(effort, str) and "reasoning" in model.capabilities:
         fields["reasoning_effort"] = effort
     return fields
 
