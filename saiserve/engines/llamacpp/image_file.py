@@ -8,10 +8,15 @@ from __future__ import annotations
 import base64
 import binascii
 import struct
+import zlib
 
 IMAGE_BYTES_MAX = 20 * 1024 * 1024
 IMAGE_PIXELS_MAX = 36_000_000
 """Decoded it is three bytes each."""
+PIXEL_BYTES_MAX, ROW_BYTES_MAX = 8, 16
+"""Of a PNG before its filters are undone: four samples of 16 bits; a filter byte for each of seven interlaced passes."""
+INFLATE_BYTES = 1 << 20
+"""Inflated at a time."""
 PNG_MAGIC, JPEG_MAGIC, GIF_MAGICS = b"\x89PNG\r\n\x1a\n", b"\xff\xd8", (b"GIF87a", b"GIF89a")
 JPEG_STARTS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers that begin a frame and hold its size."""
@@ -56,7 +61,26 @@ def check_image(data: bytes) -> tuple[int, int]:
         raise ImageError("an image without any pixels")
     if width * height > IMAGE_PIXELS_MAX:
         raise ImageError(f"an image of {width} by {height} pixels; {IMAGE_PIXELS_MAX} in all are allowed")
+    if data.startswith(PNG_MAGIC):
+        _check_inflated(data, width * height * PIXEL_BYTES_MAX + height * ROW_BYTES_MAX)
     return width, height
+
+
+def _check_inflated(data: bytes, most: int) -> None:
+    """A decoder inflates all that a PNG holds, whatever its header says; refuse one that holds more."""
+    inflate, total, at = zlib.decompressobj(), 0, len(PNG_MAGIC)
+    while at + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        piece = data[at + 8 : at + 8 + length] if kind == b"IDAT" else b""
+        while piece:
+            try:
+                total += len(inflate.decompress(piece, INFLATE_BYTES))
+            except zlib.error as error:
+                raise ImageError("an image is damaged: it cannot be decoded") from error
+            if total > most:
+                raise ImageError("an image holds more than its width and height say")
+            piece = inflate.unconsumed_tail
+        at += 12 + length
 
 
 def _size(data: bytes) -> tuple[int, int]:

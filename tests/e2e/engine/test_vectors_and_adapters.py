@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from tests.fixtures.tiny_mmproj import mmproj, png
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
+@asynccontextmanager
+async def running(tmp_path: Path) -> AsyncIterator[Node]:
     for name in ("bert", "bert-ranker"):
         vector_models.MODELS[name](tmp_path / f"{name}.gguf")
     tiny = tiny_models.build("llama", tmp_path)
@@ -31,8 +32,8 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         yield await nodes.start_ready("one", models)
 
 
-async def test_each_model_does_what_it_is_for_and_says_so(node: Node) -> None:
-    async with node.client() as http:
+async def test_each_model_does_what_it_is_for_and_says_so(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, node.client() as http:
         listed = {model["id"]: model["tags"] for model in (await http.get("/v1/models")).json()["data"]}
         assert set(listed) == {"tiny", "tiny:poet", "bert", "ranker"}
         assert listed["bert"] == ["embeddings"]
@@ -58,8 +59,8 @@ async def test_each_model_does_what_it_is_for_and_says_so(node: Node) -> None:
             assert refused.status_code == 400
 
 
-async def test_an_adapter_is_a_model_of_its_own(node: Node) -> None:
-    async with node.client() as http:
+async def test_an_adapter_is_a_model_of_its_own(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, node.client() as http:
 
         async def say(model: str) -> tuple[str, int]:
             body = {"model": model, "prompt": "tell me a long story of it", "temperature": 0, "max_tokens": 24}
@@ -78,8 +79,8 @@ async def test_an_adapter_is_a_model_of_its_own(node: Node) -> None:
         assert unknown.status_code == 404
 
 
-async def test_images_are_seen_by_who_sees_and_refused_with_a_reason_otherwise(node: Node) -> None:
-    async with node.client() as http:
+async def test_images_are_seen_by_who_sees_and_refused_with_a_reason_otherwise(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, node.client() as http:
 
         async def ask(model: str, url: str) -> tuple[int, str]:
             parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "what is it?"}]

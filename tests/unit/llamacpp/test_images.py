@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import ctypes
 import itertools
+import struct
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +256,30 @@ def test_sizes_are_read_of_every_kind() -> None:
     assert check_image(JPEG_HEAD + (3).to_bytes(2, "big") + (8).to_bytes(2, "big")) == (8, 3)
     with pytest.raises(ImageError, match=str(IMAGE_PIXELS_MAX)):
         check_image(JPEG_HEAD + b"\xff\xff\xff\xff")
+
+
+def test_a_png_that_holds_more_than_it_says_is_refused_before_it_is_inflated() -> None:
+    whole = png(1, 1)
+    start = whole.index(b"IDAT") - 4
+    bomb = zlib.compress(b"\0" * 50_000_000, 9)
+    forged = whole[:start] + struct.pack(">I", len(bomb)) + b"IDAT" + bomb + b"\0" * 4 + whole[-12:]
+    with pytest.raises(ImageError, match="more than its width and height"):
+        check_image(forged)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_images_never_end_the_process(desk: Desk, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    reader = desk.worker._reader._images
+    assert reader is not None
+    for _ in range(250):
+        data = bytearray(png(int(random.integers(1, 40)), int(random.integers(1, 40)), seed=seed))
+        for _ in range(int(random.integers(1, 6))):
+            data[random.integers(8, len(data))] = random.integers(256)
+        with suppress(ImageError):  # past the check of sizes, which would keep most from the decoder
+            reader._encode(bytes(data))
+    assert reader.see(png()).runs
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"\x89PNG\r\n\x1a\n", b"\xff\xd8", b"GIF89a"]))
