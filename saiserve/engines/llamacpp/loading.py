@@ -123,7 +123,12 @@ def load_worker(
 def _image_reader(model: LlamaModel, settings: EngineSettings) -> ImageReader | None:
     if not settings.mmproj_path:
         return None
-    return ImageReader(model, Path(settings.mmproj_path), threads=threads_for(settings.threads))
+    return ImageReader(
+        model,
+        Path(settings.mmproj_path),
+        threads=threads_for(settings.threads),
+        use_gpu=settings.gpu_layers != 0,
+    )
 
 
 def _let_see(context: LlamaContext, images: ImageReader | None) -> None:

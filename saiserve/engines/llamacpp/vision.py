@@ -98,7 +98,7 @@ class ImageRuns:
 class ImageReader:
     """Decodes and encodes images for one model. `see` is slow and may run on one other thread; the model goes on."""
 
-    def __init__(self, model: LlamaModel, path: Path, *, threads: int) -> None:
+    def __init__(self, model: LlamaModel, path: Path, *, threads: int, use_gpu: bool = False) -> None:
         """Load the projector.
 
         Raises:
@@ -110,7 +110,7 @@ class ImageReader:
             raise LoadError(f"{path} is no multimodal projector")
         mtmd_cpp.mtmd_helper_log_set(native.on_log, ctypes.c_void_p(0))
         params = mtmd_cpp.mtmd_context_params_default()
-        params.use_gpu, params.n_threads, params.print_timings, params.warmup = False, threads, False, False
+        params.use_gpu, params.n_threads, params.print_timings, params.warmup = use_gpu, threads, False, False
         self._handle = mtmd_cpp.mtmd_init_from_file(str(path).encode(), model.handle, params)
         if not self._handle:
             raise LoadError(f"llama.cpp did not take the projector {path}: {failure_reason()}")
