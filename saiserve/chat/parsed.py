@@ -121,18 +121,23 @@ class AnswerParser:
             if split.reasoning:
                 events.append(ReasoningDelta(event.choice, split.reasoning))
             pieces = [split.text]
+        was_inside = False
         if choice.parser is not None:
             pieces = [piece for text in pieces if isinstance(text, str) for piece in choice.parser.feed(text)]
+            was_inside = choice.parser.is_inside
             pieces += choice.parser.finish(is_cut=event.kind is StopKind.LENGTH)
         events += self._events(event.choice, pieces, keep_logprobs=choice.parser is None)
-        return [*events, self._end(event, called=choice.calls > 0)]
+        return [*events, self._end(event, called=choice.calls > 0, was_inside=was_inside)]
 
-    def _end(self, event: ChoiceFinished, *, called: bool) -> ChoiceFinished:
-        """A stop string of our own is no stop string of the client's; an end with calls is an end in calls."""
+    def _end(self, event: ChoiceFinished, *, called: bool, was_inside: bool) -> ChoiceFinished:
+        """A stop string of our own is no stop string of the client's; an end behind calls is an end in calls.
+
+        A client's stop string inside a call stays what it is: the call is not what the model meant to say.
+        """
         kind = event.kind
         stop_string = event.stop_string
         if kind is StopKind.STOP_STRING and self._own_stop and stop_string == self._own_stop:
             kind, stop_string = StopKind.END, None
-        if called and kind is StopKind.END:
-            kind = StopKind.TOOL_CALLS
+        if called and (kind is StopKind.END or (kind is StopKind.STOP_STRING and not was_inside)):
+            kind, stop_string = StopKind.TOOL_CALLS, None
         return ChoiceFinished(event.choice, kind, stop_string)

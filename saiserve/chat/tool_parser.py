@@ -101,6 +101,11 @@ class ToolCallParser:
         self._held += text
         return self._keep(self._feed())
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether a call has begun and not ended."""
+        return self._state in {_State.CALL, _State.ARGUMENTS}
+
     def finish(self, *, is_cut: bool = False) -> list[Piece]:
         """Return what is left when no more text will come; arguments that are open are completed unless `is_cut`."""
         held, self._held = self._held, ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
 import pytest
 
 from acceptance.cluster import SMOL
+from acceptance.nodes import Node
 from saiserve import limits
 from tests.e2e.dialects.places import CHAT, Place
 from tests.e2e.dialects.reading import MESSAGES, assert_refused, strict_json, told
@@ -71,11 +73,13 @@ def tokens_until(pieces: list[str], end: int) -> int:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_stop_string_that_spans_tokens_ends_the_answer_before_it(place: Place, path: str) -> None:
-    pieces = pieces_of(place, path)
+def test_a_stop_string_that_spans_tokens_ends_the_answer_before_it(two_nodes: tuple[Node, Node], path: str) -> None:
+    entry, worker = two_nodes
+    places = itertools.cycle([Place(entry, worker), Place(worker, worker)])
+    pieces = pieces_of(next(places), path)
     text = "".join(pieces)
     assert "thunderstorm while" in text
-    for stop in inside_tokens(pieces, SUBSTRINGS):
+    for stop, place in zip(inside_tokens(pieces, SUBSTRINGS), places, strict=False):
         for stream in (False, True):
             said, finish, sequence, tokens = told(
                 path, place.post(path, with_stop(path, [stop], stream=stream)), stream=stream
@@ -83,7 +87,7 @@ def test_a_stop_string_that_spans_tokens_ends_the_answer_before_it(place: Place,
             assert said == text[: text.index(stop)], (stop, stream)
             assert (finish, sequence) == (("stop_sequence", stop) if path == MESSAGES else ("stop", None))
             assert tokens == tokens_until(pieces, text.index(stop) + len(stop)), stop
-    place.assert_alive()
+    next(places).assert_alive()
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -237,3 +237,10 @@ def test_tokens_of_reasoning_are_counted_apart():
     events += [*parse(ChoiceFinished(0, StopKind.END)), *parse(Usage(9, 0, 7))]
     assert words(events, TextDelta) == "yes!"
     assert events[-1] == Usage(9, 0, 7, reasoning_tokens=4)
+
+
+def test_a_stop_string_behind_a_call_is_an_end_in_calls_and_one_inside_stays_a_stop():
+    behind = said(fitted(asked(tools=(TOOL,)), NATIVE), f"{CALL}\nwell", StopKind.STOP_STRING, "END")
+    assert behind[-1] == ChoiceFinished(0, StopKind.TOOL_CALLS)
+    inside = said(fitted(asked(tools=(TOOL,)), NATIVE), CALL[:-16], StopKind.STOP_STRING, "END")
+    assert inside[-1] == ChoiceFinished(0, StopKind.STOP_STRING, "END")
