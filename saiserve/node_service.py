@@ -205,7 +205,10 @@ class NodeService:
         """Every model some member holds."""
         node = self._node
         cards = []
-        for known in node.view.known_models():
+        models = node.view.known_models()
+        ids = {known.id for known in models}
+        for known in models:
+            base = known.id.rpartition(":")[0]
             entry = node.catalog.entry(known.id)
             card = ModelCard(
                 id=known.id,
@@ -216,6 +219,7 @@ class NodeService:
                 state=known.state,
                 display_name=entry.title if entry is not None else known.id,
                 lanes=known.lanes,
+                parent=base if base in ids else "",
             )
             resident = node.residents.find(known.id)
             cards.append(card if resident is None else _with_file(card, resident))

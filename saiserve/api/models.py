@@ -61,6 +61,7 @@ def model_object(card: ModelCard) -> dict[str, Any]:
         "owned_by": card.owned_by,
         "type": "model",
         "display_name": card.display_name or card.id,
+        "parent": card.parent or None,
         "created_at": created_at,
         "lifecycle": "active",
         "max_input_tokens": card.context_tokens or None,

@@ -51,6 +51,8 @@ class ModelCard:
     """Whether the template itself opens the reasoning when thinking is on, so that the output begins inside it."""
     chat_template: str = ""
     """The template's source, for `/props`; empty when it is not known here."""
+    parent: str = ""
+    """The model that this one is an adapter of; empty when it is none."""
     template_caps: Mapping[str, bool] = field(default_factory=dict)
     """What it can take, by llama-server's names; empty when it is not known here."""
     is_fitted_later: bool = False

@@ -34,7 +34,9 @@ async def running(tmp_path: Path) -> AsyncIterator[Node]:
 
 async def test_each_model_does_what_it_is_for_and_says_so(tmp_path: Path) -> None:
     async with running(tmp_path) as node, node.client() as http:
-        listed = {model["id"]: model["tags"] for model in (await http.get("/v1/models")).json()["data"]}
+        models = (await http.get("/v1/models")).json()["data"]
+        assert {model["id"]: model["parent"] for model in models if model["parent"]} == {"tiny:poet": "tiny"}
+        listed = {model["id"]: model["tags"] for model in models}
         assert set(listed) == {"tiny", "tiny:poet", "bert", "ranker"}
         assert listed["bert"] == ["embeddings"]
         assert listed["ranker"] == ["rerank"]
