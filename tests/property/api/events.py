@@ -8,6 +8,7 @@ from saiserve.api.gathered import GatheredAnswer
 from saiserve.chat.events import (
     AnswerEvent,
     ChoiceFinished,
+    PromptProgress,
     ReasoningDelta,
     Started,
     StopKind,
@@ -35,7 +36,8 @@ def choice_events(draw: st.DrawFn, choice: int, *, text_only: bool = False) -> l
             events += [ToolCallDelta(choice, calls, piece) for piece in pieces]
             calls += 1
         elif kind == "text":
-            events += [TextDelta(choice, piece) for piece in pieces]
+            tokens = draw(st.lists(st.integers(0, 9), max_size=2).map(tuple))
+            events += [TextDelta(choice, piece, tokens=tokens) for piece in pieces]
         else:
             events += [ReasoningDelta(choice, piece) for piece in pieces]
     kinds_of_end = [StopKind.LENGTH, StopKind.STOP_STRING, StopKind.TOOL_CALLS if calls else StopKind.END]
@@ -53,9 +55,13 @@ def answers(draw: st.DrawFn, *, choices_max: int = 3, text_only: bool = False) -
     prompt = draw(st.integers(0, 10_000))
     cached = draw(st.integers(0, prompt))
     events: list[AnswerEvent] = [Started(prompt, cached)]
+    done = sorted(draw(st.lists(st.integers(cached, prompt), max_size=3)))
+    events += [PromptProgress(processed, prompt, cached) for processed in done]
     while queue := [queue for queue in queues if queue]:
         events.append(draw(st.sampled_from(queue)).pop(0))
-    events.append(Usage(prompt, cached, draw(st.integers(0, 10_000))))
+    seconds = st.floats(0, 1e6)
+    made = draw(st.integers(0, 10_000))
+    events.append(Usage(prompt, cached, made, prompt_s=draw(seconds), decode_s=draw(seconds)))
     return choices, events
 
 
