@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saiserve.api.body import invalid, validate
-from saiserve.api.chat_request import FREE_FORM_PARAMETERS, choice_mode, named_tool, narrowed
+from saiserve.api.chat_tools import FREE_FORM_PARAMETERS, choice_mode, named_tool, narrowed
 from saiserve.api.responses_items import flattened
 from saiserve.api.responses_schema import Grammar, ToolBody, ToolChoiceBody
 from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode

@@ -17,7 +17,8 @@ from saiserve.chat.events import (
 )
 from saiserve.chat.reasoning import ReasoningSplitter
 from saiserve.chat.request import Tool
-from saiserve.chat.tool_parser import CallArguments, CallBegun, ParsedCall, Piece, ToolCallParser
+from saiserve.chat.tool_parser import CallArguments, CallBegun, Piece, ToolCallParser
+from saiserve.chat.whole_calls import ParsedCall
 from saiserve.engines.messages import TokenLogprob
 
 

@@ -8,43 +8,22 @@ until it is whole, and comes out as text when it turns out to be none (docs/deci
 from __future__ import annotations
 
 import enum
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from saiserve.chat.json_scan import ObjectScanner
 from saiserve.chat.request import Tool
 from saiserve.chat.tool_formats import ToolFormat
+from saiserve.chat.whole_calls import DECODER, PYTHON_TAG, CallReader, ParsedCall, is_open
 
 HELD_CHARACTERS_MAX = 1_048_576
 """A call longer than this is text."""
-PYTHON_TAG = "<|python_tag|>"
 
-_FENCE = re.compile(r"\A\s*```(?:json|tool_call|tool_code)?\s*\n(?P<body>.*?)\n?```\s*\Z", re.DOTALL)
-_XML_CALL = re.compile(r"<function=(?P<name>[^>\s]+)>\s*(?P<body>.*?)\s*</function>", re.DOTALL)
-_XML_PARAMETER = re.compile(r"<parameter=(?P<name>[^>]+)>\n?(?P<value>.*?)\n?</parameter>", re.DOTALL)
 _NAMED_ARGUMENTS = re.compile(r"\A\s*(?P<name>[A-Za-z0-9_.\-:/]+)\s*(?:\[CALL_ID\][^\[]*)?(?:\[ARGS\])?\s*(?=\{)")
 _HEAD = re.compile(r'\A\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
 _ARRAY_TAIL = re.compile(r"\A\s*(?P<brace>\}?)\s*(?P<sign>[,\]])")
 _EMPTY_TAIL = re.compile(r"\A[\s}\],]*\Z")
-_QUOTE = re.compile(r'(?<!\\)(?:\\\\)*"')
-
-
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-
-
-@dataclass(frozen=True, slots=True)
-class ParsedCall:
-    """One complete call; `arguments` is a JSON object's text."""
-
-    name: str
-    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +57,7 @@ class ToolCallParser:
 
     def __init__(self, tool_format: ToolFormat, tools: Sequence[Tool], *, parallel: bool = True) -> None:
         self._format = tool_format
-        self._tools = {tool.name: tool for tool in tools}
+        self._reader = CallReader(tools, known_only=not tool_format.opener)
         self._parallel = parallel
         self._held = ""
         self._state = _State.TEXT
@@ -115,7 +94,7 @@ class ToolCallParser:
             return self._keep([] if _EMPTY_TAIL.match(held) else [held])
         is_inside = self._state is _State.CALL
         if is_inside or (not self._format.opener and not self._decided_text):
-            if calls := self._calls_in(held):
+            if calls := self._reader.calls_in(held):
                 return self._keep(list(calls))
             held = (self._format.opener if is_inside else "") + held
         return self._keep([held])
@@ -166,8 +145,8 @@ class ToolCallParser:
         end = self._held.find(closer)
         while end >= 0:
             body = self._held[:end]
-            calls = self._calls_in(body)
-            if calls or not _is_open(body):
+            calls = self._reader.calls_in(body)
+            if calls or not is_open(body):
                 self._leave(self._held[end + len(closer) :], called=bool(calls))
                 return list(calls) or [self._format.opener + body + closer]
             end = self._held.find(closer, end + len(closer))
@@ -237,10 +216,10 @@ class ToolCallParser:
             return self._as_text()
         start = named.end() if named else 0
         try:
-            value, end = _DECODER.raw_decode(text, start)
+            value, end = DECODER.raw_decode(text, start)
         except (ValueError, RecursionError):
             return self._give_up_if_too_long()
-        calls = self._calls_of({"name": named["name"], "arguments": value} if named else value)
+        calls = self._reader.calls_of({"name": named["name"], "arguments": value} if named else value)
         if not calls:
             return self._as_text()
         if self._in_array:
@@ -271,98 +250,6 @@ class ToolCallParser:
             text, self._held = self._held, ""
             return [text]
         return []
-
-    def _calls_in(self, text: str) -> tuple[ParsedCall, ...]:
-        """Return the calls a whole text is, if it is nothing but calls."""
-        text = text.strip().removeprefix(PYTHON_TAG).strip()
-        fenced = _FENCE.match(text)
-        if fenced:
-            text = fenced["body"].strip()
-        if text.startswith("<function="):
-            return self._xml_calls(text)
-        calls: list[ParsedCall] = []
-        at = 0
-        while at < len(text):
-            try:
-                value, at = _DECODER.raw_decode(text, at)
-            except (ValueError, RecursionError):
-                return ()
-            found = self._calls_of(value)
-            if not found:
-                return ()
-            calls += found
-            while at < len(text) and text[at] in "; \n\t,":
-                at += 1
-        return tuple(calls)
-
-    def _calls_of(self, value: Any) -> tuple[ParsedCall, ...]:
-        """Return the calls a JSON value means; none when it means something else."""
-        items = value if isinstance(value, list) else [value]
-        calls = [self._call_of(item) for item in items]
-        whole = tuple(call for call in calls if call is not None)
-        return whole if len(whole) == len(items) else ()
-
-    def _call_of(self, item: Any) -> ParsedCall | None:
-        if not isinstance(item, dict):
-            return None
-        if isinstance(item.get("function"), dict):
-            item = item["function"]
-        name = item.get("name")
-        arguments = item.get("arguments", item.get("parameters", {}))
-        if isinstance(arguments, str):
-            try:
-                arguments = _DECODER.decode(arguments)
-            except (ValueError, RecursionError):
-                return None
-        if not isinstance(name, str) or not name or not isinstance(arguments, dict):
-            return None
-        if not self._format.opener and name not in self._tools:
-            return None
-        return _whole_call(name, arguments)
-
-    def _xml_calls(self, text: str) -> tuple[ParsedCall, ...]:
-        calls: list[ParsedCall] = []
-        for match in _XML_CALL.finditer(text):
-            tool = self._tools.get(match["name"])
-            schema = tool.parameters.get("properties", {}) if tool is not None else {}
-            arguments = {
-                parameter["name"]: _xml_value(parameter["value"], schema.get(parameter["name"], {}))
-                for parameter in _XML_PARAMETER.finditer(match["body"])
-            }
-            call = _whole_call(match["name"], arguments)
-            if call is not None:
-                calls.append(call)
-        return tuple(calls)
-
-
-def _xml_value(text: str, schema: Any) -> Any:
-    """Return a parameter's value: text where the schema says string, JSON where it parses, else text."""
-    if isinstance(schema, dict) and schema.get("type") == "string":
-        return text
-    try:
-        return _DECODER.decode(text)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _whole_call(name: str, arguments: dict[str, Any]) -> ParsedCall | None:
-    """Return a call that is valid JSON in valid Unicode; None for one that cannot be."""
-    try:
-        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-        if not text.isascii() and text != text.encode("utf-8", "replace").decode():
-            text = json.dumps(arguments, allow_nan=False)
-        name.encode()
-    except (ValueError, RecursionError):
-        return None
-    return ParsedCall(name, text)
-
-
-def _is_open(body: str) -> bool:
-    """Whether a closer after `body` would stand inside it: in a string of JSON, or before the function's end."""
-    text = body.lstrip()
-    if text.startswith("<function="):
-        return "</function>" not in text
-    return text.startswith(("{", "[")) and len(_QUOTE.findall(text)) % 2 == 1
 
 
 def overlap(text: str, mark: str) -> int:

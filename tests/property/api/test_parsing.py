@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from saiserve.chat.reasoning import ReasoningSplitter
 from saiserve.chat.request import Tool
 from saiserve.chat.tool_formats import FORMATS
-from saiserve.chat.tool_parser import CallArguments, CallBegun, ParsedCall, ToolCallParser
+from saiserve.chat.tool_parser import CallArguments, CallBegun, ToolCallParser
+from saiserve.chat.whole_calls import ParsedCall
 
 TOOLS = [Tool("f"), Tool("g")]
 FRAGMENTS = st.sampled_from(

@@ -10,7 +10,8 @@ import pytest
 from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode
 from saiserve.chat.tool_formats import FORMATS
 from saiserve.chat.tool_grammar import tool_constraint
-from saiserve.chat.tool_parser import CallBegun, ParsedCall, Piece, ToolCallParser
+from saiserve.chat.tool_parser import CallBegun, Piece, ToolCallParser
+from saiserve.chat.whole_calls import ParsedCall
 from saiserve.engines.messages import Constraint
 
 REFERRING = {

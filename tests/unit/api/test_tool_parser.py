@@ -8,7 +8,8 @@ import pytest
 
 from saiserve.chat.request import Tool
 from saiserve.chat.tool_formats import FORMATS, format_of_template
-from saiserve.chat.tool_parser import CallArguments, CallBegun, ParsedCall, ToolCallParser
+from saiserve.chat.tool_parser import CallArguments, CallBegun, ToolCallParser
+from saiserve.chat.whole_calls import ParsedCall
 
 TOOLS = [
     Tool(
