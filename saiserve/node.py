@@ -132,6 +132,11 @@ class Node:
             return RouteRule(name, upstreams=targets, chain=tuple(self.chain))
         return RouteRule(name, chain=tuple(self.chain))
 
+    def is_fitted_later(self, name: str) -> bool:
+        """Whether a name is a route's or an upstream's alone, so that only a decision says which model it means."""
+        is_given = name in self.settings.routes.rules or bool(self.upstreams.targets_of(name))
+        return is_given and not self.view.is_held(name)
+
     async def route(self, request: GenerationRequest) -> Decision:
         """Decide from what is known now, without asking a model; see `saiserve.dispatch.ports.Route`."""
         return self.decide(self.news.describe(request))

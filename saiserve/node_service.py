@@ -92,11 +92,9 @@ class NodeService:
 
     def _fit(self, request: GenerationRequest, model: str) -> Fitted | None:
         """Fit a request to the model that was chosen, unless it was fitted to that one as it came in."""
-        cards = self.models()
-        is_later = any(card.id == request.model and card.is_fitted_later for card in cards)
-        if model == request.model and not is_later:
+        if model == request.model and not self._node.is_fitted_later(model):
             return None
-        card = next((card for card in cards if card.id == model and not card.is_fitted_later), None)
+        card = next((card for card in self.models() if card.id == model and not card.is_fitted_later), None)
         prepared = prepare(request.original or request, card, lambda: f"call_{secrets.token_hex(12)}")
         return Fitted(prepared.request, prepared.parse)
 

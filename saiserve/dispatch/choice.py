@@ -67,8 +67,8 @@ class ChoiceRunner:
         self._on_accepted = on_accepted
         self._fit = fit
         self._parse: Callable[[AnswerEvent], list[AnswerEvent]] | None = None
-        self._by: GenerationRequest | None = None
-        """The request as it was fitted to the model that serves it, when that was done here."""
+        self._by = request
+        """The request as it was fitted to the model that serves it."""
         self._turn: trio.Event | None = None
 
     async def run(self, decision: Decision) -> None:
@@ -139,7 +139,8 @@ class ChoiceRunner:
         try:
             async with trio.open_nursery() as nursery:
                 scope = nursery.cancel_scope
-                nursery.start_soon(self._watch_member, start, scope)
+                if start.candidate.placement is Placement.PEER:
+                    nursery.start_soon(self._watch_member, start, scope)
                 await self._converse(engine, start, scope, line)
                 scope.cancel()
             deadline = start.attempt.next_deadline()
@@ -237,22 +238,18 @@ class ChoiceRunner:
             await self._emit(parsed)
 
     def _fitted(self, start: Start) -> Generate:
-        """What the engine is asked, in the ways of the model that was chosen."""
-        if self._fit is None or start.candidate.placement is Placement.UPSTREAM or self.failover.tokens:
-            return self._as_fitted(start.generate)
-        fitted = self._fit(self._request, start.candidate.model)
-        if fitted is not None:
-            self._parse, self._by = fitted.parse, fitted.request
-            self._text = ChoiceText(self._text.choice, fitted.request.stop)
-        return self._as_fitted(start.generate)
-
-    def _as_fitted(self, generate: Generate) -> Generate:
-        if self._by is None:
-            return generate
-        request = self._by
-        return msgspec.structs.replace(
-            generate, prompt=prompt_of(request), stop=request.stop, constraint=request.constraint
-        )
+        """What the engine is asked, in the ways of the model that was chosen; once it has begun they stay."""
+        if self._fit is None or start.candidate.placement is Placement.UPSTREAM:
+            return start.generate
+        if not self.failover.tokens:
+            fitted = self._fit(self._request, start.candidate.model)
+            self._parse = fitted.parse if fitted is not None else None
+            self._by = fitted.request if fitted is not None else self._request
+            self._text = ChoiceText(self._text.choice, self._by.stop)
+        by = self._by
+        if by is self._request:
+            return start.generate
+        return msgspec.structs.replace(start.generate, prompt=prompt_of(by), stop=by.stop, constraint=by.constraint)
 
     async def _tell(self, progress: PromptProgress | None) -> None:
         if progress is not None and self._request.progress:

@@ -1,0 +1,119 @@
+"""More clients than lanes at one real node: everybody is served in turn, nobody starves, and the node keeps answering."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import trio
+
+from acceptance.nodes import Node, fleet
+from benchmarks.burst import Tally, burst, probe
+
+pytestmark = pytest.mark.slow
+MODEL = "smollm2-135m"
+CONTROL_S = 1.0
+"""Longest reply of a control endpoint; one poll in a hundred may meet a busy machine."""
+
+
+def assert_node_kept_answering(tally: Tally) -> None:
+    for path, polls in tally.control_s.items():
+        assert sorted(polls)[int(len(polls) * 0.99) - 1] < CONTROL_S, (path, max(polls))
+
+
+@dataclass
+class Stream:
+    """When the pieces of one answer came, in seconds since it was asked for."""
+
+    status: int = 0
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def longest_pause_s(self) -> float:
+        return max(b - a for a, b in pairwise(self.times))
+
+
+async def stream(node: Node, text: str, tokens: int, seen: Stream) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": tokens, "stream": True}
+    body |= {"ignore_eos": True}
+    begun = trio.current_time()
+    async with node.client(200) as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        seen.status = answer.status_code
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {") and json.loads(line[6:])["choices"]:
+                seen.times.append(trio.current_time() - begun)
+
+
+async def test_thirty_clients_at_two_lanes_are_all_served_about_in_turn() -> None:
+    async with fleet() as nodes:
+        node = await nodes.start_ready("a", MODEL, environment={"LANES": "2"})
+        tally = await burst(node.port, MODEL, 30, 32)
+    assert dict(tally.statuses) == {"200": 30}
+    assert max(tally.first_byte_s) <= 3 * statistics.fmean(tally.first_byte_s)
+    assert_node_kept_answering(tally)
+
+
+async def test_short_answers_do_not_wait_for_a_long_one() -> None:
+    async with fleet() as nodes:
+        node = await nodes.start_ready("a", MODEL, environment={"LANES": "2"})
+        long, shorts = Stream(), [Stream() for _ in range(20)]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream, node, "Count for a long time.", 1_500, long)
+            while not long.times:
+                await trio.sleep(0.05)
+            async with trio.open_nursery() as crowd:
+                for number, seen in enumerate(shorts):
+                    crowd.start_soon(stream, node, f"Say {number}.", 8, seen)
+            assert len(long.times) < 1_400, "the short answers waited for the long one"
+            nursery.cancel_scope.cancel()
+    assert all(seen.status == 200 for seen in shorts)
+
+
+async def test_a_long_prompt_does_not_stop_running_streams() -> None:
+    async with fleet() as nodes:
+        node = await nodes.start_ready("a", MODEL, environment={"LANES": "3"})
+        running, prefill, tally = [Stream(), Stream()], Stream(), Tally()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(probe, node.port, "/health", tally)
+            async with trio.open_nursery() as work:
+                for seen in running:
+                    work.start_soon(stream, node, "Tell me a long story.", 250, seen)
+                while not all(seen.times for seen in running):
+                    await trio.sleep(0.05)
+                work.start_soon(stream, node, "word " * 3_000, 4, prefill)
+            nursery.cancel_scope.cancel()
+    assert prefill.status == 200
+    assert max(seen.longest_pause_s for seen in running) < 5
+    assert_node_kept_answering(tally)
+
+
+async def test_what_no_queue_holds_is_refused_at_once_with_a_time_to_come_again() -> None:
+    """The engine's queue and the entry's line are full of held requests; twenty more are told so."""
+    async with fleet() as nodes:
+        node = await nodes.start_ready("a", "sim=simulated:sim?lanes=2&queue_max=4&decode_rate=0.5", environment={})
+        body = {"model": "sim", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 64, "stream": True}
+        refused: list[tuple[str, float]] = []
+
+        async def ask(*, wait: bool) -> None:
+            begun = trio.current_time()
+            async with node.client(200) as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
+                if not wait:
+                    assert answer.status_code == 503
+                    refused.append((answer.headers.get("retry-after", ""), trio.current_time() - begun))
+                await answer.aread()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(2 + 4 + 1_024):
+                nursery.start_soon(partial(ask, wait=True))
+                await trio.sleep(0.005)
+            await trio.sleep(3)
+            async with trio.open_nursery() as surplus:
+                for _ in range(20):
+                    surplus.start_soon(partial(ask, wait=False))
+            nursery.cancel_scope.cancel()
+    assert len(refused) == 20
+    assert all(again.isdigit() and seconds < 5 for again, seconds in refused), refused
