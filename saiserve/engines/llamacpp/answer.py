@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from saiserve.chat.text import StopMatcher, Utf8Assembler
-from saiserve.engines.llamacpp.binding import Logits
+from saiserve.engines.llamacpp.batch_arrays import Logits
 from saiserve.engines.llamacpp.constraint import Matcher
 from saiserve.engines.llamacpp.prompting import PromptTokens
 from saiserve.engines.llamacpp.sampler import Drawn, Sampler

@@ -14,7 +14,8 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from saiserve.engines.llamacpp.binding import BatchArrays, LlamaModel, LoadError, failure_reason
+from saiserve.engines.llamacpp.batch_arrays import BatchArrays
+from saiserve.engines.llamacpp.binding import LlamaModel, LoadError, failure_reason
 from saiserve.engines.llamacpp.kv import Row
 
 Vectors = NDArray[np.float32]

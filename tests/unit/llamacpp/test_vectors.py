@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from saiserve.engines.llamacpp.binding import BatchArrays, LlamaModel
+from saiserve.engines.llamacpp.batch_arrays import BatchArrays
+from saiserve.engines.llamacpp.binding import LlamaModel
 from saiserve.engines.llamacpp.gguf_file import read_model_file
 from saiserve.engines.llamacpp.kv import Row
 from saiserve.engines.llamacpp.loading import load_worker
