@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(not only_loopback(), reason="the network reaches beyond loopback"),
 ]
 
-RUN_S = 90.0
+RUN_S = 180.0
 REAL_MODEL_RUN_S = 400.0
 SAID = "tool-said-42"
 COMMAND = "echo tool-said-$((40+2))"

@@ -145,7 +145,7 @@ CHAT_ROWS: dict[str, Row] = {
 }
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(answer=answers())
 def test_no_chat_stream_has_any_of_these_faults(answer):
     choices, events = answer
@@ -227,7 +227,7 @@ MESSAGE_ROWS: dict[str, Row] = {
 }
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(answer=answers(choices_max=1))
 def test_no_message_stream_has_any_of_these_faults(answer):
     assert not faults(MESSAGE_ROWS, messages(with_whole_arguments(answer[1])))
@@ -324,7 +324,7 @@ RESPONSE_ROWS: dict[str, Row] = {
 }
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(answer=answers(choices_max=1))
 def test_no_response_stream_has_any_of_these_faults(answer):
     assert not faults(RESPONSE_ROWS, responses(answer[1]))
