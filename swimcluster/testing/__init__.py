@@ -1,5 +1,6 @@
 """A deterministic simulator for membership, and for any other machine without I/O; shipped for users' own tests."""
 
+from swimcluster.testing.application import Answers, Ask, Broadcast, Send
 from swimcluster.testing.chaos import ChaosRun, chaos, random_schedule
 from swimcluster.testing.cluster import SimulatedCluster
 from swimcluster.testing.coverage import Coverage
@@ -44,6 +45,9 @@ from swimcluster.testing.wire import Wire
 from swimcluster.testing.world import Observer, StuckError, World
 
 __all__ = [
+    "Answers",
+    "Ask",
+    "Broadcast",
     "Burst",
     "ChaosRun",
     "Checker",
@@ -77,6 +81,7 @@ __all__ = [
     "RotateKeys",
     "Schedule",
     "SecondHolder",
+    "Send",
     "SendsFail",
     "SetMetadata",
     "SimulatedCluster",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from swimcluster.address import Address
+from swimcluster.testing.application import Answers, Ask, Broadcast, Send
 from swimcluster.testing.cluster import SimulatedCluster
 from swimcluster.testing.coverage import Coverage
 from swimcluster.testing.faults import (
@@ -56,6 +57,11 @@ def _some(rng: random.Random, names: list[str]) -> frozenset[str]:
     return frozenset(rng.sample(names, rng.randint(1, max(1, len(names) - 1))))
 
 
+def _two(rng: random.Random, names: list[str]) -> tuple[str, str]:
+    one, other = rng.sample(names, 2)
+    return one, other
+
+
 def _new_address(rng: random.Random) -> Address:
     return Address(f"10.100.{rng.randrange(256)}.{rng.randrange(1, 255)}", 7946)
 
@@ -79,6 +85,7 @@ def _weather(rng: random.Random, names: list[str], at: int, length: int) -> Faul
         {"mtu": rng.choice((300, 576))},
         {"half_open": 0.5},
         {"exchange_delay_ns": rng.choice((200 * MILLISECOND, 3 * SECOND))},
+        {"bytes_per_s": rng.choice((300, 2_000))},
     ]
     return Weather(at, length, Trouble(sources, destinations, **rng.choice(kinds)))
 
@@ -117,6 +124,9 @@ MENU: dict[str, tuple[int, Maker]] = {
         1,
         lambda rng, names, at, length: Strangers(at, length, _new_address(rng), Address("10.0.0.0", 7946)),
     ),
+    "send": (1, lambda rng, names, at, length: Send(at, *_two(rng, names), rng.randbytes(100))),
+    "ask": (2, lambda rng, names, at, length: Ask(at, *_two(rng, names), rng.randbytes(100))),
+    "broadcast": (2, lambda rng, names, at, length: Broadcast(at, rng.choice(names), rng.randbytes(16))),
     "rotate": (1, lambda rng, names, at, length: RotateKeys(at, length, rng.randbytes(32), _some(rng, names))),
 }
 """What chaos is drawn from, with weights."""
@@ -158,6 +168,7 @@ class ChaosRun:
             **options,
         )
         stop_refused(self.cluster.world)
+        Answers(self.cluster, lambda asked, asker, payload: payload)
         self.checks = Checks(self.cluster)
         self.names = list(self.cluster.places)
         chaos_ns = max(10 * SECOND, ticks * TICK_NS - round(CALM_LIMIT_S[self.preset] * SECOND))

@@ -15,18 +15,17 @@ from swimcluster.dump_file import Dump
 from swimcluster.errors import ConfigError
 from swimcluster.replay import Step, replay, restore
 from swimcluster.resigning import ReplayKeyring
-from swimcluster.testing.cluster import Place, SimulatedCluster
-from swimcluster.testing.invariants import (
+from swimcluster.testing.checkers_of_conduct import DeadlinesAhead, NoBlindAccusations, ToldOnce, WithinBudget
+from swimcluster.testing.checkers_of_views import (
     AliveToItself,
     Checker,
-    Checks,
-    DeadlinesAhead,
     EventsTellAll,
-    NoBlindAccusations,
+    LeftIsNotFailed,
     OneContentPerVersion,
     VersionsRise,
-    WithinBudget,
 )
+from swimcluster.testing.cluster import Place, SimulatedCluster
+from swimcluster.testing.invariants import Checks
 from swimcluster.testing.network import SECOND
 from swimcluster.testing.node import Input, Node
 from swimcluster.testing.wire import Wire
@@ -196,6 +195,8 @@ def incident_checks(incident: Incident) -> Checks:
         AliveToItself(),
         WithinBudget(datagram_bytes=config.datagram_bytes_max, exchange_bytes=config.exchange_bytes_max),
         DeadlinesAhead(),
+        LeftIsNotFailed(),
+        ToldOnce(),
         EventsTellAll(),
     ]
     if config.hold_accusations:

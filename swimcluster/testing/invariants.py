@@ -9,8 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from swimcluster.address import Address
-from swimcluster.member import Member, MemberState
+from swimcluster.testing.checkers_of_conduct import (
+    BoundedQueues,
+    DeadlinesAhead,
+    NoBlindAccusations,
+    SilentToStrangers,
+    ToldOnce,
+    WithinBudget,
+)
+from swimcluster.testing.checkers_of_views import (
+    AliveToItself,
+    Checker,
+    EventsTellAll,
+    LeftIsNotFailed,
+    NoGhosts,
+    OneContentPerVersion,
+    OnlyOurs,
+    VersionsRise,
+)
 from swimcluster.testing.cluster import SimulatedCluster
 from swimcluster.testing.network import SECOND
 from swimcluster.testing.node import Input, Node
@@ -19,249 +35,29 @@ from swimcluster.testing.world import Observer, World
 VIOLATIONS_MAX = 20
 
 
+__all__ = [
+    "AliveToItself",
+    "BoundedQueues",
+    "Checker",
+    "Checks",
+    "DeadlinesAhead",
+    "EventsTellAll",
+    "InvariantError",
+    "LeftIsNotFailed",
+    "NoBlindAccusations",
+    "NoGhosts",
+    "OneContentPerVersion",
+    "OnlyOurs",
+    "SilentToStrangers",
+    "ToldOnce",
+    "VersionsRise",
+    "WithinBudget",
+    "default_checkers",
+]
+
+
 class InvariantError(AssertionError):
     """An invariant was violated; the message says which, where and when."""
-
-
-class Checker(Observer):
-    """One invariant. Calls `violated` on the `Checks` it belongs to."""
-
-    checks: Checks
-
-    def violated(self, world: World, node: Node, text: str) -> None:
-        """Report a violation."""
-        self.checks.report(f"{world.now / SECOND:.6f} s {node.name}: {type(self).__name__}: {text}")
-
-    def looked(self, world: World, node: Node, members: tuple[Member, ...], departed: tuple[Member, ...]) -> None:
-        """See a node's whole view: after each step that brought an event, and now and then otherwise."""
-
-
-class VersionsRise(Checker):
-    """At one observer a member's (epoch, instance, incarnation, state) never falls while it is remembered (rule P1).
-
-    This is legal transitions and no resurrection in one: at an equal version only ALIVE → SUSPECT → DEAD → LEFT,
-    and whoever is gone comes back with a higher version only.
-    """
-
-    def __init__(self) -> None:
-        self.held: dict[str, dict[str, Version]] = {}
-
-    def booted(self, world: World, node: Node) -> None:
-        self.held[node.name] = {}
-
-    def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
-        held = self.held[node.name]
-        for event in events:
-            member = getattr(event, "member", None)
-            if isinstance(member, Member):
-                version = _version(member)
-                if version < held.get(member.name, version):
-                    text = f"{type(event).__name__} takes {member.name} from {_words(held[member.name])}"
-                    self.violated(world, node, f"{text} to {_words(version)}")
-                held[member.name] = version
-
-    def looked(self, world: World, node: Node, members: tuple[Member, ...], departed: tuple[Member, ...]) -> None:
-        before = self.held[node.name]
-        after: dict[str, Version] = {}
-        for member in (*members, *departed):
-            version = _version(member)
-            after[member.name] = version
-            held = before.get(member.name)
-            if held is not None and version < held:
-                self.violated(world, node, f"{member.name} fell from {_words(held)} to {_words(version)}")
-        self.held[node.name] = after
-
-
-Version = tuple[int, bytes, int, int]
-
-
-def _version(member: Member) -> Version:
-    return member.epoch, member.instance, member.incarnation, int(member.state)
-
-
-def _words(version: Version) -> str:
-    return f"{MemberState(version[3]).name} {version[0]}.{version[2]} of {version[1].hex()[:4]}"
-
-
-class OneContentPerVersion(Checker):
-    """A member's own words of one (epoch, instance, incarnation) carry one metadata and one address, at every observer.
-
-    Looked up by `metadata_at`: while failure news runs ahead of the member's words, its version is above theirs.
-    """
-
-    def __init__(self) -> None:
-        self.known: dict[tuple[str, tuple[int, bytes, int]], tuple[bytes, Address, str]] = {}
-
-    def looked(self, world: World, node: Node, members: tuple[Member, ...], departed: tuple[Member, ...]) -> None:
-        for member in members:
-            key = (member.name, member.metadata_at)
-            content = (member.metadata, member.address)
-            first = self.known.setdefault(key, (*content, node.name))
-            if first[:2] != content:
-                self.violated(world, node, f"{member.name} has two contents in one version (the other at {first[2]})")
-
-
-class AliveToItself(Checker):
-    """A member that takes part is ALIVE in its own view, and its own version never falls."""
-
-    def __init__(self) -> None:
-        self.own: dict[str, tuple[int, int, int]] = {}
-
-    def looked(self, world: World, node: Node, members: tuple[Member, ...], departed: tuple[Member, ...]) -> None:
-        machine: Any = node.machine
-        own = machine.local
-        status = machine.join_status.name
-        if status not in {"LEAVING", "LEFT", "NAME_IN_USE"}:
-            if own.state is not MemberState.ALIVE:
-                self.violated(world, node, f"it is {own.state.name} to itself")
-            if not any(member.is_local for member in members):
-                self.violated(world, node, "it is not in its own view")
-        version = (node.life, own.epoch, own.incarnation)
-        if version < self.own.get(node.name, version):
-            self.violated(world, node, f"its own version fell from {self.own[node.name]} to {version}")
-        self.own[node.name] = version
-
-
-class WithinBudget(Checker):
-    """No datagram and no exchange is longer than its budget."""
-
-    def __init__(self, *, datagram_bytes: int, exchange_bytes: int) -> None:
-        self.datagram_bytes, self.exchange_bytes = datagram_bytes, exchange_bytes
-        self.longest = 0
-
-    def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
-        for item in sent:
-            budget = self.exchange_bytes if hasattr(item, "timeout_ns") else self.datagram_bytes
-            if len(item.data) > budget:
-                self.violated(world, node, f"{len(item.data)} bytes to {item.destination}, over {budget}")
-            if budget == self.datagram_bytes:
-                self.longest = max(self.longest, len(item.data))
-
-
-class BoundedQueues(Checker):
-    """Every table and queue stays within its limit."""
-
-    def __init__(self, limits: dict[str, int]) -> None:
-        self.limits = limits
-
-    def looked(self, world: World, node: Node, members: tuple[Member, ...], departed: tuple[Member, ...]) -> None:
-        machine: Any = node.machine
-        statistics = machine.statistics()
-        for name, limit in self.limits.items():
-            if getattr(statistics, name) > limit:
-                self.violated(world, node, f"{name} is {getattr(statistics, name)}, over {limit}")
-
-
-class DeadlinesAhead(Checker):
-    """After `advance(now)` the next deadline is later than `now`."""
-
-    def advanced(self, world: World, node: Node, local: int, deadline: int | None) -> None:
-        if deadline is not None and deadline <= local:
-            self.violated(world, node, f"after advance the next deadline is {local - deadline} ns ago")
-
-
-class NoBlindAccusations(Checker):
-    """A member that hears nothing raises at most `most` suspicions of its own before it has heard something again.
-
-    It applies while fewer than `hold_s` have passed since the last input; then holding must end (SWIM's own rule
-    would accuse everybody: Lifeguard's motive).
-    """
-
-    def __init__(self, *, most: int, hold_s: float) -> None:
-        self.most, self.hold_ns = most, round(hold_s * SECOND)
-        self.heard_at: dict[str, int] = {}
-        self.blind: dict[str, int] = {}
-
-    def booted(self, world: World, node: Node) -> None:
-        self.received(world, node, Input("datagram", None, b""))
-
-    def received(self, world: World, node: Node, item: Input) -> None:
-        if item.kind != "failure":
-            self.heard_at[node.name] = world.now
-            self.blind[node.name] = 0
-
-    def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
-        for event in events:
-            if type(event).__name__ == "MemberSuspected" and event.accuser == self.checks.member_name(node):
-                self.blind[node.name] = self.blind.get(node.name, 0) + 1
-                silent = world.now - self.heard_at[node.name]
-                if self.blind[node.name] > self.most and silent < self.hold_ns:
-                    text = f"accusation {self.blind[node.name]} after {silent / SECOND:.1f} s without any input"
-                    self.violated(world, node, text)
-
-
-class NoGhosts(Checker):
-    """Nobody lists a process as newly joined that ended longer than `grace_s` ago: than anybody may believe in it."""
-
-    def __init__(self, *, grace_s: float) -> None:
-        self.grace_ns = round(grace_s * SECOND)
-        self.ended_at: dict[bytes, int] = {}
-        self.living: dict[str, bytes] = {}
-        self.stalled_at: dict[str, int] = {}
-
-    def booted(self, world: World, node: Node) -> None:
-        machine: Any = node.machine
-        self.living[node.name] = machine.local.instance
-        self.stalled_at[node.name] = 0
-
-    def stopped(self, world: World, node: Node) -> None:
-        self.ended_at[self.living[node.name]] = world.now
-
-    def received(self, world: World, node: Node, item: Input) -> None:
-        if node.inbox or node.held or node.paused or node.service_ns:
-            self.stalled_at[node.name] = world.now
-
-    def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
-        for event in events:
-            if type(event).__name__ in {"MemberJoined", "MemberRestarted"}:
-                ended = self.ended_at.get(event.member.instance)
-                # Whoever was stalled reads old acks in good faith.
-                stalled = world.now - self.stalled_at.get(node.name, 0) < self.grace_ns and self.stalled_at[node.name]
-                if ended is not None and world.now - ended > self.grace_ns and not stalled:
-                    age = (world.now - ended) / SECOND
-                    self.violated(world, node, f"{event.member.name} joined, whose process ended {age:.1f} s ago")
-
-
-class OnlyOurs(Checker):
-    """Only members of this cluster are ever listed: nobody unauthenticated, nobody of another cluster."""
-
-    def looked(self, world: World, node: Node, members: tuple[Member, ...], departed: tuple[Member, ...]) -> None:
-        ours = self.checks.names()
-        for member in (*members, *departed):
-            if member.name not in ours:
-                self.violated(world, node, f"{member.name} is not a member of this cluster")
-
-
-class EventsTellAll(Checker):
-    """Whoever applies the events one by one has the same live names as `members()` tells."""
-
-    def __init__(self) -> None:
-        self.told: dict[str, dict[str, bytes]] = {}
-
-    def booted(self, world: World, node: Node) -> None:
-        machine: Any = node.machine
-        self.told[node.name] = {member.name: member.instance for member in machine.members()}
-
-    def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
-        told = self.told[node.name]
-        for event in events:
-            name = type(event).__name__
-            if name in {"MemberJoined", "MemberRestarted"}:
-                told[event.member.name] = event.member.instance
-            elif name in {"MemberDied", "MemberLeft"}:
-                told.pop(event.member.name, None)
-            elif name in {"EventsLost", "Snapshot"}:
-                machine: Any = node.machine
-                self.told[node.name] = told = {member.name: member.instance for member in machine.members()}
-
-    def looked(self, world: World, node: Node, members: tuple[Member, ...], departed: tuple[Member, ...]) -> None:
-        told = self.told[node.name]
-        seen = {member.name: member.instance for member in members if not member.is_local}
-        mine = {name: instance for name, instance in told.items() if name != self.checks.member_name(node)}
-        if seen != mine:
-            missing, extra = sorted(seen.keys() - mine.keys()), sorted(mine.keys() - seen.keys())
-            other = sorted(name for name in seen.keys() & mine.keys() if seen[name] != mine[name])
-            self.violated(world, node, f"events missed {missing}, kept {extra}, of another life {other}")
 
 
 class Checks(Observer):
@@ -382,5 +178,8 @@ def default_checkers(cluster: SimulatedCluster) -> list[Checker]:
         else NoBlindAccusations(most=size * 100, hold_s=0),
         NoGhosts(grace_s=longest_s),
         OnlyOurs(),
+        LeftIsNotFailed(),
+        SilentToStrangers(),
+        ToldOnce(),
         EventsTellAll(),
     ]

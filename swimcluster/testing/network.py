@@ -24,6 +24,8 @@ RECORDED_MAX = 4096
 RETRANSMIT_NS = 200 * MILLISECOND
 """First retransmission of a lost segment of an exchange; doubles per loss, as a TCP's does."""
 RETRANSMITS_MAX = 6
+QUEUE_NS = 250 * MILLISECOND
+"""How long a datagram may wait before a path of limited bandwidth, as in a router's buffer."""
 
 
 class Latency(Protocol):
@@ -108,6 +110,8 @@ class Trouble:
     """Added to the reply of every exchange."""
     half_open: float = 0.0
     """Chance that an exchange is accepted and never answered."""
+    bytes_per_s: int | None = None
+    """Bandwidth of each path for datagrams; what waits for longer than `QUEUE_NS` is dropped."""
 
     def covers(self, source: str, destination: str) -> bool:
         """Whether it lies on this path."""
@@ -133,6 +137,9 @@ class Path:
     mtu: int | None = None
     exchange_delay_ns: int = 0
     half_open: float = 0.0
+    bytes_per_s: int | None = None
+    free_at: int = 0
+    """When a path of limited bandwidth has sent all that waits."""
     plain: Latency | None = None
     """The one latency of a path with no other trouble: the quick way through."""
 
@@ -154,16 +161,29 @@ class Path:
             self.latencies.append(trouble.latency)
         if trouble.mtu is not None:
             self.mtu = trouble.mtu if self.mtu is None else min(self.mtu, trouble.mtu)
+        if trouble.bytes_per_s is not None:
+            rate = self.bytes_per_s
+            self.bytes_per_s = trouble.bytes_per_s if rate is None else min(rate, trouble.bytes_per_s)
 
     def settle(self) -> None:
         """Find out whether the quick way applies."""
         troubled = self.cut_datagrams or self.loss or self.bursts or self.duplicate or self.reorder or self.corrupt
-        if not troubled and self.mtu is None and len(self.latencies) == 1:
+        if not troubled and self.mtu is None and self.bytes_per_s is None and len(self.latencies) == 1:
             self.plain = self.latencies[0]
 
     def delay(self, rng: random.Random) -> int:
         """One way, at least a nanosecond: an effect never comes at its cause's own time."""
         return max(1, sum(latency.draw(rng) for latency in self.latencies))
+
+    def queue(self, now: int, length: int) -> int | None:
+        """How long `length` bytes wait and take on a path of limited bandwidth; None when its buffer is full."""
+        if self.bytes_per_s is None:
+            return 0
+        begin = max(now, self.free_at)
+        if begin - now > QUEUE_NS:
+            return None
+        self.free_at = begin + length * SECOND // self.bytes_per_s
+        return self.free_at - now
 
     def loses(self, rng: random.Random) -> bool:
         """Whether this packet is lost; moves the burst states on."""
@@ -206,7 +226,19 @@ class Network:
         self._delays: dict[str, random.Random] = {}
         self.recorded: deque[Recorded] | None = deque(maxlen=RECORDED_MAX) if record else None
         self.counts: dict[str, int] = dict.fromkeys(
-            ("sent", "lost", "cut", "duplicated", "reordered", "corrupted", "too_long", "unbound", "replayed"), 0
+            (
+                "sent",
+                "lost",
+                "cut",
+                "duplicated",
+                "reordered",
+                "corrupted",
+                "too_long",
+                "crowded_out",
+                "unbound",
+                "replayed",
+            ),
+            0,
         )
 
     def bind(self, address: Address, name: str) -> None:
@@ -286,8 +318,8 @@ class Network:
             stream = self._luck[source] = fork(self._seed, "loss", source)
         return stream
 
-    def datagram(self, source: str, destination: str, data: bytes) -> list[tuple[int, bytes]]:
-        """What arrives of one datagram: (delay, bytes) per copy; empty when it is lost."""
+    def datagram(self, source: str, destination: str, data: bytes, now: int = 0) -> list[tuple[int, bytes]]:
+        """What arrives of one datagram sent at `now`: (delay, bytes) per copy; empty when it is lost."""
         self.counts["sent"] += 1
         path = self.path(source, destination)
         if path.plain is not None:
@@ -298,6 +330,10 @@ class Network:
         if path.mtu is not None and len(data) > path.mtu:
             self.counts["too_long"] += 1
             return []
+        waiting = path.queue(now, len(data))
+        if waiting is None:
+            self.counts["crowded_out"] += 1
+            return []
         luck, delays = self.luck(source), self.delays(source)
         arrivals = []
         copies = 2 if path.duplicate and luck.random() < path.duplicate else 1
@@ -306,7 +342,7 @@ class Network:
             if path.loses(luck):
                 self.counts["lost"] += 1
                 continue
-            delay, copy = path.delay(delays), data
+            delay, copy = waiting + path.delay(delays), data
             if path.reorder and luck.random() < path.reorder:
                 self.counts["reordered"] += 1
                 delay += int(path.reorder_ns * (0.5 + luck.random()))

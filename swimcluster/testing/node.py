@@ -46,6 +46,7 @@ class Node:
         "name",
         "outbox",
         "overflowed",
+        "owed",
         "paused",
         "received_bytes",
         "received_datagrams",
@@ -72,6 +73,8 @@ class Node:
         self.outbox: deque[Any] = deque()
         self.dials: set[int] = set()
         """Exchanges under way."""
+        self.owed: dict[int, Input] = {}
+        """Requests that this node's application has not answered yet, by the machine's number for them."""
         self.paused = False
         """Stopped: nothing is read, no timer runs."""
         self.held = False

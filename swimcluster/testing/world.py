@@ -177,6 +177,7 @@ class World:
         node.inbox.clear()
         node.outbox.clear()
         node.dials.clear()
+        node.owed.clear()
         if host_down:
             self.network.unbind(node.address, node.name)
         for stopped in self._on_stopped:
@@ -362,7 +363,7 @@ class World:
             network.counts["unbound"] += 1
             return
         source, bindings = node.address, network.bindings
-        for delay, data in network.datagram(node.name, holder, item.data):
+        for delay, data in network.datagram(node.name, holder, item.data, self.now):
             self.at(self.now + delay, self._arrive, item.destination, Input("datagram", source, data), holder, bindings)
 
     def _send_failed(self, node: Node, life: int, destination: Address) -> None:
@@ -406,6 +407,10 @@ class World:
         """Send the answer to a request back to its caller, if there is one (a replayed request has none)."""
         if request.caller is None:
             return
+        owed = getattr(reply, "request_id", None)
+        if owed is not None:
+            node.owed[owed] = request
+            return
         caller, life, number = request.caller
         path = self.network.path(node.name, caller.name)
         if path.half_open and self.network.luck(node.name).random() < path.half_open:
@@ -416,6 +421,14 @@ class World:
         answered = isinstance(reply, bytes)
         answer = Input("reply" if answered else "failure", node.address, reply if answered else b"", number)
         self.at(self.now + delay + path.exchange_delay_ns, self._return, caller, life, answer)
+
+    def answer(self, node: Node, life: int, request_id: int, payload: bytes) -> None:
+        """Let a node's application answer a request that its machine has handed on, if that life still runs."""
+        machine: Any = node.machine
+        if node.life == life and machine is not None:
+            reply = machine.respond(node.local(self.now), request_id, payload)
+            self._reply(node, node.owed.pop(request_id, Input("request", None, b"")), reply)
+            self._settle(node, "call")
 
     def _return(self, node: Node, life: int, item: Input) -> None:
         """Bring the outcome of an exchange to its caller, unless that life is over or has an outcome already."""

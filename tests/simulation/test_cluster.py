@@ -11,12 +11,19 @@ from simulations.regain import join_lose_and_regain
 from swimcluster.address import Address
 from swimcluster.member import MemberState
 from swimcluster.testing import (
+    Answers,
+    Ask,
+    Broadcast,
     Crash,
+    Observer,
     Partition,
     Readvertise,
+    Send,
     SetMetadata,
     SimulatedCluster,
     Timeline,
+    Trouble,
+    Weather,
     Wire,
     play,
 )
@@ -92,6 +99,53 @@ def test_metadata_and_address_reach_every_view():
     assert cluster.settle(limit_s=5) is not None
     assert cluster.view("n003")["n001"].metadata == b"new"
     assert cluster.view("n003")["n002"].address == there
+
+
+def talking(answer) -> tuple[SimulatedCluster, list[tuple[str, object]]]:
+    """Three members that know each other, and what their applications hear."""
+    cluster, heard = SimulatedCluster(3, seed=9), []
+
+    class Ear(Observer):
+        def stepped(self, world, node, kind, sent, events):
+            kinds = {"UserMessage", "ReplyReceived", "RequestFailed", "BroadcastReceived"}
+            heard.extend((node.name, event) for event in events if type(event).__name__ in kinds)
+
+    cluster.world.watch(Ear())
+    Answers(cluster, answer)
+    cluster.start_all()
+    assert cluster.settle(limit_s=10) is not None
+    return cluster, heard
+
+
+def test_programs_send_ask_and_broadcast_in_the_simulator():
+    cluster, heard = talking(lambda asked, asker, payload: asked.encode() + b" to " + asker.encode() + b": " + payload)
+    now = cluster.world.now
+    play(
+        cluster.world, [Send(now, "n000", "n001", b"hi"), Ask(now, "n001", "n002", b"?"), Broadcast(now, "n002", b"!")]
+    )
+    cluster.world.run_for(5)
+    told = sorted((who, type(event).__name__, event.payload) for who, event in heard)
+    assert told == [
+        ("n000", "BroadcastReceived", b"!"),
+        ("n001", "BroadcastReceived", b"!"),
+        ("n001", "ReplyReceived", b"n002 to n001: ?"),
+        ("n001", "UserMessage", b"hi"),
+    ]
+
+
+def test_requests_fail_once_when_nobody_answers_the_path_is_slow_or_the_asked_one_ends():
+    cluster, heard = talking(lambda asked, asker, payload: None if payload == b"silence" else payload)
+    now = cluster.world.now
+    slow = Weather(now, SECOND, Trouble(sources=frozenset({"n002"}), exchange_delay_ns=20 * SECOND))
+    asks = [Ask(now, "n000", "n001", b"silence"), Ask(now + 1, "n000", "n002", b"slow"), Ask(now, "n000", "gone", b"x")]
+    play(cluster.world, [slow, *asks])
+    cluster.world.run_for(30)
+    assert [(who, type(event).__name__) for who, event in heard] == [("n000", "RequestFailed")] * 2
+    play(cluster.world, [Ask(cluster.world.now, "n000", "n001", b"silence")])
+    cluster.world.run_for(0.1)
+    cluster.stop("n001", host_down=False)
+    cluster.world.run_for(30)
+    assert [type(event).__name__ for _, event in heard] == ["RequestFailed"] * 3
 
 
 def test_differences_name_what_is_wrong():

@@ -8,11 +8,26 @@ from typing import Any
 import pytest
 
 from swimcluster.address import Address
+from swimcluster.events import MemberDied
 from swimcluster.member import MemberState
 from swimcluster.swim import Swim
-from swimcluster.testing import Checks, Crash, InvariantError, SimulatedCluster, Strangers, play
+from swimcluster.testing import (
+    Answers,
+    Ask,
+    Broadcast,
+    Checks,
+    Crash,
+    InvariantError,
+    Leave,
+    SimulatedCluster,
+    Strangers,
+    Trouble,
+    Weather,
+    play,
+)
 from swimcluster.testing import invariants as inv
 from swimcluster.testing.network import SECOND
+from swimcluster.transmits import Datagram
 
 SIZE = 4
 QUICK = {"preset": "local", "gossip_interval_s": 0.3, "probe_interval_s": 0.4, "probe_timeout_s": 0.1}
@@ -273,3 +288,69 @@ def test_a_violation_can_be_raised_at_once_with_the_seed():
 
 def test_at_most_twenty_violations_are_kept():
     assert len(check(inv.AliveToItself(), Absent)) == inv.VIOLATIONS_MAX
+
+
+class Denounces(Swim):
+    """Tells that a member left and, a little later, that it died."""
+
+    def events(self):
+        events = super().events()
+        for event in list(events):
+            if type(event).__name__ == "MemberLeft":
+                events.append(MemberDied(replace(event.member, incarnation=event.member.incarnation + 1)))
+        return events
+
+
+def test_a_member_that_left_and_is_reported_as_failed_is_caught():
+    faults = [Leave(5 * SECOND, 10 * SECOND, "n001")]
+    assert "MemberDied about n001, which has left" in check(inv.LeftIsNotFailed(), Denounces, faults=faults)[0]
+
+
+class Polite(Swim):
+    """Thanks for whatever arrives."""
+
+    def receive_datagram(self, now, source, data):
+        before = self.statistics().dropped_mac
+        super().receive_datagram(now, source, data)
+        self.thanks = [Datagram(source, b"?")] if self.statistics().dropped_mac > before else []
+
+    def transmits(self):
+        thanks, self.thanks = getattr(self, "thanks", []), []
+        return [*super().transmits(), *thanks]
+
+
+def test_an_answer_to_a_stranger_is_caught():
+    faults = [Weather(5 * SECOND, 10 * SECOND, Trouble(corrupt=0.3))]
+    assert "after one of a stranger (dropped_mac)" in check(inv.SilentToStrangers(), Polite, faults=faults)[0]
+    assert check(inv.SilentToStrangers(), faults=faults) == []
+
+
+class Repeats(Swim):
+    """Hands on twice what applications should get once."""
+
+    def events(self):
+        events = super().events()
+        return [*events, *[e for e in events if type(e).__name__ in {"BroadcastReceived", "ReplyReceived"}]]
+
+
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [(Broadcast(5 * SECOND, "n000", b"to all"), "BroadcastReceived"), (Ask(5 * SECOND, "n000", "n001", b"?"), "Reply")],
+)
+def test_a_message_handed_on_twice_is_caught(does, words):
+    def run(machine: type) -> list[str]:
+        cluster = SimulatedCluster(SIZE, seed=3, machine=machine, **QUICK)
+        checks = Checks(cluster, [inv.ToldOnce()])
+        Answers(cluster, lambda asked, by, payload: payload)
+        play(cluster.world, [does])
+        cluster.start_all(within_s=1)
+        cluster.world.run_for(10)
+        return checks.violations
+
+    assert words in run(Repeats)[0]
+    assert run(Swim) == []
+
+
+def test_every_checker_runs_by_default_and_is_on_the_page():
+    default = {type(checker).__name__ for checker in every_checker()}
+    assert default == set(inv.__all__) - {"Checker", "Checks", "InvariantError", "default_checkers"}

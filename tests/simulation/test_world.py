@@ -274,6 +274,19 @@ def test_longer_datagrams_than_the_mtu_vanish():
     assert numbers(b) == list(range(1, 10))
 
 
+def test_a_narrow_path_makes_datagrams_wait_and_drops_what_would_wait_too_long():
+    world, a, b = pair()
+    # Every 10 ms one or two bytes, and room for fifty a second: half are too many.
+    world.network.trouble(Trouble(sources=frozenset({"a"}), bytes_per_s=100))
+    world.run_for(4)
+    first, *_, last = b.machine.heard
+    assert first[0] - b.local(10 * MILLISECOND) >= 10 * MILLISECOND
+    assert 100 <= len(b.machine.heard) <= 250
+    assert last[0] - b.local(int(last[1]) * 10 * MILLISECOND) <= 300 * MILLISECOND
+    assert world.network.counts["crowded_out"] > 100
+    assert len(a.machine.heard) > 390
+
+
 def test_a_paused_process_reads_everything_in_one_burst_before_its_timers_run():
     world, a, b = pair()
     play(world, [Pause(at_ns=SECOND, for_ns=500 * MILLISECOND, member="b")])

@@ -272,6 +272,32 @@ async def test_a_slow_reader_is_told_what_it_missed_and_the_protocol_does_not_wa
         assert kinds[:4] == [Snapshot, MemberJoined, EventsLost, Snapshot]
 
 
+async def test_a_reader_may_use_the_cluster_while_it_handles_an_event() -> None:
+    network = MemoryNetwork(delay_s=0.001)
+    asked: list[bytes] = []
+
+    async def on_request(sender: str, payload: bytes) -> bytes:
+        asked.append(payload)
+        return payload
+
+    async with member(network, "a") as a, a.subscribe() as events:
+        async with member(network, "b", "a", on_request=on_request):
+            with trio.fail_after(10):
+                async for event in events:
+                    assert "a" in names(a.members)
+                    if isinstance(event, MemberJoined):
+                        a.set_metadata(b"from the reader")
+                        a.set_vitals(b"busy")
+                        a.send(event.member.name, b"hello")
+                        a.broadcast(b"to all")
+                        assert await a.request(event.member.name, b"?") == b"?"
+                        async with a.subscribe() as more:
+                            assert isinstance(await more.__anext__(), Snapshot)
+                        assert (await a.leave()).is_done
+                        break
+    assert asked == [b"?"]
+
+
 async def test_two_nodes_with_different_keys_never_meet() -> None:
     network = MemoryNetwork(delay_s=0.001)
     async with member(network, "a") as a, member(network, "b", "a", keys=[b"quite another key"]) as b:

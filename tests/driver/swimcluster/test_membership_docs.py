@@ -44,6 +44,20 @@ def test_the_security_page_begins_with_what_it_does_not_do() -> None:
     assert "does not encrypt" in lines[1]
 
 
+def test_every_fault_on_the_page_of_faults_has_tests_that_exist() -> None:
+    rows = [
+        line for line in (DOCS / "faults.md").read_text().splitlines() if line.startswith("| ") and "---" not in line
+    ]
+    faults = [row for row in rows if not row.startswith("| what went wrong")]
+    written = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    there = set(re.findall(r"def (test_\w+)\(", written))
+    assert len(faults) >= 35
+    for fault in faults:
+        named = re.findall(r"`(test_\w+)`", fault)
+        assert named, fault
+        assert not [name for name in named if name not in there], fault
+
+
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
 def test_every_python_block_parses_and_every_link_leads_somewhere(page: str) -> None:
     for block in code_blocks(page, "python"):

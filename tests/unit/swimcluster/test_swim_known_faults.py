@@ -357,3 +357,23 @@ def test_dead_news_by_state_exchange_lets_the_member_refute():
     assert bench.heard(MemberSuspected, at="a")
     assert a.member("c").state is MemberState.ALIVE
     assert not bench.heard(MemberDied)
+
+
+def test_members_that_forget_the_dead_at_different_times_do_not_remind_each_other():
+    bench = Bench()
+    for port, name in enumerate("abcd", 1):
+        keeps_s = 5 if port % 2 else 200
+        times = {"tombstone_s": keeps_s, "reconnect_for_s": keeps_s, "push_pull_interval_s": 1}
+        bench.add(name, port, seeds=[1] if port > 1 else [], **times)
+    bench.run(5, until=lambda: bench.all_see(*"abcd"))
+    bench.kill(3)
+    bench.run(40)
+    forgetful, mindful = bench.machines[1], bench.machines[2]
+    assert forgetful.departed() == ()
+    assert [m.name for m in mindful.departed()] == ["c"]
+    bench.events.clear()
+    bench.run(30)
+    assert forgetful.departed() == ()
+    assert not bench.heard(MemberDied)
+    assert not bench.heard(MemberJoined)
+    assert forgetful.statistics().updates_queued == 0

@@ -1,0 +1,89 @@
+"""What applications do through a cluster while things go wrong: send, ask, broadcast; as data, like the faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from swimcluster.errors import ExchangeError
+from swimcluster.testing.cluster import SimulatedCluster
+from swimcluster.testing.faults import Undo
+from swimcluster.testing.membership_faults import cluster_of
+from swimcluster.testing.node import Node
+from swimcluster.testing.world import Observer, World
+
+Answer = Callable[[str, str, bytes], bytes | None]
+"""(member asked, member that asks, payload) → reply; None leaves the request without one."""
+
+
+class Answers(Observer):
+    """Answers user requests for every member, as the driver's `on_request` does."""
+
+    def __init__(self, cluster: SimulatedCluster, answer: Answer) -> None:
+        self.cluster, self.answer = cluster, answer
+        cluster.world.watch(self)
+
+    def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
+        place = self.cluster.places.get(node.name)
+        for event in events:
+            if place is not None and type(event).__name__ == "RequestReceived":
+                reply = self.answer(place.member, event.sender, event.payload)
+                if reply is not None:
+                    world.after(0, world.answer, node, node.life, event.request_id, reply)
+
+
+def _call(world: World, member: str, method: str, *arguments: Any) -> None:
+    cluster, node = cluster_of(world), world.nodes[member]
+    if node.running and not node.paused and not cluster.places[member].leaving:
+        try:
+            cluster.call(member, method, *arguments)
+        except ExchangeError:
+            world.note(f"{member} has nobody to {method} to")
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A member sends another one a datagram."""
+
+    at_ns: int
+    member: str
+    to: str
+    payload: bytes
+    for_ns: int = 0
+
+    def start(self, world: World) -> Undo | None:
+        """Send it, if the other is live in the sender's view."""
+        _call(world, self.member, "send", self.to, self.payload)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A member asks another one something; `Answers` reply."""
+
+    at_ns: int
+    member: str
+    to: str
+    payload: bytes
+    for_ns: int = 0
+
+    def start(self, world: World) -> Undo | None:
+        """Ask, if the other is live in the asker's view."""
+        _call(world, self.member, "request", self.to, self.payload)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """A member tells everybody."""
+
+    at_ns: int
+    member: str
+    payload: bytes
+    for_ns: int = 0
+
+    def start(self, world: World) -> Undo | None:
+        """Hand it to the member."""
+        _call(world, self.member, "broadcast", self.payload)
+        return None
