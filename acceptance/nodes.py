@@ -20,6 +20,8 @@ from typing import Any, Final
 import httpx2
 import trio
 
+from swimcluster.address import Address
+
 API_KEY: Final = "acceptance-client-key-0123456789"
 CLUSTER_SECRET: Final = "acceptance-cluster-secret-0123456789"
 READY_S: Final = 120.0
@@ -49,16 +51,18 @@ class Node:
     process: subprocess.Popen[bytes]
     log: Path
     gone: bool = field(default=False)
+    host: str = "127.0.0.1"
+    """Where this process reaches it."""
 
     @property
     def url(self) -> str:
         """Base URL without /v1."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.address}"
 
     @property
     def address(self) -> str:
         """host:port other nodes use."""
-        return f"127.0.0.1:{self.port}"
+        return str(Address(self.host, self.port))
 
     def client(self, timeout_s: float = 120.0) -> httpx2.AsyncClient:
         """An HTTP client with the client key."""
@@ -132,19 +136,20 @@ class Fleet:
         seeds: str | None = None,
         state_dir: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
     ) -> Node:
-        """Start a node. Without `seeds` it joins the first living node of the fleet."""
+        """Start a node at `host`. Without `seeds` it joins the first living node of the fleet."""
         port = port or free_port()
         if seeds is None:
             seeds = ",".join(node.address for node in self.nodes if node.process.poll() is None)
         settings = {
-            "HOST": "127.0.0.1",
+            "HOST": host,
             "PORT": str(port),
             "NODE_NAME": name,
             "MODELS": models,
             "API_KEY": f"acceptance:{API_KEY}",
             "CLUSTER_SECRET": CLUSTER_SECRET,
-            "CLUSTER_ADVERTISE": f"127.0.0.1:{port}",
+            "CLUSTER_ADVERTISE": str(Address(host, port)),
             "CLUSTER_SEED": seeds,
             "STATE_DIR": str(state_dir or self.folder / f"state-{name}"),
             "MODEL_DIR": os.environ.get("MODEL_DIR", str(default_model_dir())),
@@ -162,7 +167,7 @@ class Fleet:
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
             )
-        node = Node(name, port, settings, self.folder, process, log)
+        node = Node(name, port, settings, self.folder, process, log, host=host)
         self.nodes.append(node)
         return node
 

@@ -116,8 +116,10 @@ def finish_sends(app: AsgiApp) -> AsgiApp:
 
     async def finishing(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_whole(message: Message) -> None:
-            is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
-            with trio.CancelScope(shield=is_last):
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                with trio.CancelScope(shield=True):
+                    await send(message)
+            else:
                 await send(message)
 
         await app(scope, receive, send_whole)

@@ -144,8 +144,10 @@ def _parse_one(item: str, catalog: Catalog) -> CatalogEntry:
 
 def _checked_id(text: str) -> str:
     if len(text) > MODEL_NAME_CHARACTERS_MAX or not _ID.fullmatch(text):
+        shown = repr(text) if len(text) <= MODEL_NAME_CHARACTERS_MAX else f"{text[:40]!r}… ({len(text)} characters)"
         raise SettingsError(
-            f"{text!r} cannot be a model id: use letters, digits and . _ : / - , at most 256 characters"
+            f"MODELS: {shown} cannot be a model id: use letters, digits and . _ : / - , "
+            f"at most {MODEL_NAME_CHARACTERS_MAX} characters"
         )
     return text
 
