@@ -104,7 +104,8 @@ async def test_a_stream_that_moves_outranks_a_verdict_of_death() -> None:
 async def test_a_silent_stream_of_a_dead_member_is_given_up_after_two_seconds() -> None:
     for is_dead, silence in ((False, limits.PROGRESS_S), (True, limits.PROGRESS_WHEN_DEAD_S)):
         fleet = FakeFleet(2)
-        fleet.engines["a"].faults.append(Fault(FaultKind.STALL, at_token=10))
+        fleet.prefer = ["b", "a"]  # members die, this node does not
+        fleet.engines["b"].faults.append(Fault(FaultKind.STALL, at_token=10))
         began = trio.current_time()
         async with fleet.dispatcher.answer(request_of()) as answer:
             async with trio.open_nursery() as nursery:
@@ -112,7 +113,7 @@ async def test_a_silent_stream_of_a_dead_member_is_given_up_after_two_seconds() 
                 async def verdict(fleet: FakeFleet = fleet, is_dead: bool = is_dead) -> None:
                     await trio.sleep(0.5)
                     if is_dead:
-                        fleet.dead.add("a")
+                        fleet.dead.add("b")
                     fleet.change()
 
                 nursery.start_soon(verdict)
