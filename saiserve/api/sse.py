@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from saiserve import limits
 from saiserve.api.http import Call, Reply, Send, send_reply
 from saiserve.api.prepare import Prepared
 from saiserve.api.service import Answer, Answering
+from saiserve.channels import put
 from saiserve.chat.events import AnswerEvent, AnswerFailed, Relayed, Started
 from saiserve.errors import ApiError, ErrorKind
 
@@ -68,9 +70,14 @@ class _Opened:
     route: str
 
 
-async def _produce(
-    service: Answering, prepared: Prepared, channel: trio.MemorySendChannel[_Opened | AnswerEvent]
-) -> None:
+class _Silence:
+    """Nothing else came for the keep-alive interval."""
+
+
+_Item = _Opened | _Silence | AnswerEvent
+
+
+async def _produce(service: Answering, prepared: Prepared, channel: trio.MemorySendChannel[_Item]) -> None:
     """Feed the channel with one answer, parsed; every fault becomes an `AnswerFailed`."""
     async with channel:
         try:
@@ -86,11 +93,11 @@ async def _produce(
             await channel.send(AnswerFailed(ApiError(ErrorKind.INTERNAL, "The server made a mistake; it is logged.")))
 
 
-async def _pass_on(answer: Answer, parse: Parse, channel: trio.MemorySendChannel[_Opened | AnswerEvent]) -> None:
+async def _pass_on(answer: Answer, parse: Parse, channel: trio.MemorySendChannel[_Item]) -> None:
     try:
         async for raw in answer.events:
             for parsed in parse(raw):
-                await channel.send(parsed)
+                await put(channel, parsed)
     finally:
         # A generator left unfinished would be closed by the garbage collector, too late and in no task.
         if isinstance(answer.events, AsyncGenerator):
@@ -114,34 +121,39 @@ class Streamed:
         """
         refusal: ApiError | None = None
         async with trio.open_nursery() as nursery:
-            writer, reader = trio.open_memory_channel[_Opened | AnswerEvent](limits.STREAM_BUFFER_MESSAGES)
+            writer, reader = trio.open_memory_channel[_Item](limits.STREAM_BUFFER_MESSAGES)
+            heard = _Heard(trio.current_time())
             nursery.start_soon(_produce, self.service, self.prepared, writer)
+            nursery.start_soon(_note_silences, writer, heard, self.keepalive_s)
             try:
-                await self._relay(reader, send)
+                await self._relay(reader, heard, send)
             except ApiError as error:
                 refusal = error
             nursery.cancel_scope.cancel()
         if refusal is not None:
             raise refusal
 
-    async def _relay(self, reader: trio.MemoryReceiveChannel[_Opened | AnswerEvent], send: Send) -> None:
+    async def _relay(self, reader: trio.MemoryReceiveChannel[_Item], heard: _Heard, send: Send) -> None:
         started = False
         route = ""
         encode = _Encoding(self.encoder)
         waiting: list[AnswerEvent] = []
         while True:
             try:
-                batch = await _next_batch(reader, self.keepalive_s)
+                batch = await _next_batch(reader)
             except trio.EndOfChannel:
                 break
+            heard.at = trio.current_time()
+            is_silent = False
             for item in batch:
                 if isinstance(item, _Opened):
                     route = item.route
+                elif isinstance(item, _Silence):
+                    is_silent = True
                 elif isinstance(item, AnswerFailed) and not started and not _shows(waiting):
                     raise item.error
                 else:
                     waiting.append(item)
-            is_silent = not batch
             if not (started or is_silent or _shows(waiting)):
                 continue
             data = b"".join(map(encode, waiting))
@@ -186,23 +198,36 @@ def _shows(events: list[AnswerEvent]) -> bool:
     return any(not isinstance(event, Started) for event in events)
 
 
-async def _next_batch(
-    reader: trio.MemoryReceiveChannel[_Opened | AnswerEvent], silence_s: float
-) -> list[_Opened | AnswerEvent]:
-    """Return what has come, at once and all of it; an empty list after a silence.
+async def _next_batch(reader: trio.MemoryReceiveChannel[_Item]) -> list[_Item]:
+    """Return what has come, at once and all of it.
 
     Raises:
         trio.EndOfChannel: nothing more will come.
     """
-    batch: list[_Opened | AnswerEvent] = []
-    with trio.move_on_after(silence_s):
-        batch.append(await reader.receive())
-    while batch:
+    batch = [await reader.receive()]
+    while True:
         try:
             batch.append(reader.receive_nowait())
         except (trio.WouldBlock, trio.EndOfChannel):
-            break
-    return batch
+            return batch
+
+
+@dataclass(slots=True)
+class _Heard:
+    """When something came last."""
+
+    at: float
+
+
+async def _note_silences(channel: trio.MemorySendChannel[_Item], heard: _Heard, silence_s: float) -> None:
+    """Put a `_Silence` into the channel after each silence. One task a stream costs less than a deadline a token."""
+    with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
+        while True:
+            await trio.sleep_until(heard.at + silence_s)
+            if trio.current_time() >= heard.at + silence_s:
+                heard.at = trio.current_time()
+                with suppress(trio.WouldBlock):
+                    channel.send_nowait(_Silence())
 
 
 def _stream_start(route: str) -> dict[str, Any]:
@@ -239,7 +264,7 @@ class Whole:
         failure: ApiError | None = None
         relayed = bytearray()
         async with trio.open_nursery() as nursery:
-            writer, reader = trio.open_memory_channel[_Opened | AnswerEvent](limits.STREAM_BUFFER_MESSAGES)
+            writer, reader = trio.open_memory_channel[_Item](limits.STREAM_BUFFER_MESSAGES)
             nursery.start_soon(_produce, self.service, self.prepared, writer)
             async for item in reader:
                 if isinstance(item, _Opened):
@@ -248,7 +273,7 @@ class Whole:
                     failure = item.error
                 elif isinstance(item, Relayed):
                     relayed += item.data
-                else:
+                elif not isinstance(item, _Silence):
                     self.collector.add(item)
             nursery.cancel_scope.cancel()
         if failure is not None:

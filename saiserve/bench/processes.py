@@ -96,6 +96,7 @@ class _Running:
                 except (OSError, AnswerError):
                     await trio.sleep(POLL_S)
                     continue
+                client.close()  # a server that was loading a moment ago may end the connection it said so on
                 for _ in range(2):
                     await client.chat([{"role": "user", "content": "Say something to begin with."}], 16)
                 return

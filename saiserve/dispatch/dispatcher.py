@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from saiserve import limits
+from saiserve.channels import put
 from saiserve.chat.answer import ChoiceText
 from saiserve.chat.events import AnswerEvent, AnswerFailed, Started, TextDelta, Usage
 from saiserve.chat.prompt import prompt_of
@@ -235,7 +236,7 @@ class _Run:
         self._settled = trio.Event()
         self._accepted = False
         self._runners = tuple(
-            dispatcher._runner(request, choice, self._send.send, self._on_accepted, reroute)  # noqa: SLF001
+            dispatcher._runner(request, choice, partial(put, self._send), self._on_accepted, reroute)  # noqa: SLF001
             for choice in range(request.choices)
         )
         self.machines = tuple(runner.failover for runner in self._runners)
