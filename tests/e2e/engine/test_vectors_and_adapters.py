@@ -45,7 +45,7 @@ async def test_each_model_does_what_it_is_for_and_says_so(tmp_path: Path) -> Non
         assert [round(math.hypot(*one["embedding"]), 5) for one in vectors.json()["data"]] == [1.0, 1.0]
         too_long = await http.post("/v1/embeddings", json={"model": "bert", "input": "x" * 97})
         assert too_long.status_code == 400
-        assert "98 tokens; the context holds 96" in too_long.json()["error"]["message"]
+        assert all(number in too_long.json()["error"]["message"] for number in ("96 tokens", "98 tokens"))
 
         ranks = {"query": "what?", "documents": ["this", "that", "other"], "top_n": 2}
         ranked = (await http.post("/v1/rerank", json={"model": "ranker", **ranks})).json()["results"]
