@@ -18,7 +18,7 @@ from acceptance.nodes import API_KEY, CLUSTER_SECRET, fleet
 MODEL: Final = "simulated:sim?decode_rate=100000&prefill_rate=10000000&answer_tokens=4"
 CHECKS_RUN: Final = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 CASES_FULL: Final = 10_000
-CASES_QUICK: Final = 100
+CASES_QUICK: Final = 50
 SEED: Final = int(os.environ.get("SEED", "1"))
 EXAMPLES_FULL: Final = 300
 """Random cases for each operation, beside some 5,600 systematic ones for all."""
