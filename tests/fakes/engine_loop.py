@@ -84,7 +84,7 @@ class Loop:
             assert sample.position == len(expected)
             assert step.rows[sample.row].wants_logits
             answer.append(next_token(seen))
-            self.scheduler.sampled(self.now, job.id, answer[-1])
+            self.scheduler.sampled(job.id, answer[-1])
             if len(answer) == job.max_tokens:
                 self.scheduler.finish(self.now, job.id)
                 self.ended[job.id] = "finished"

@@ -1,13 +1,53 @@
-"""Composes one batch: a row for each stream that decodes, and pieces of prompts for what time and cells allow. Pure."""
+"""Composes one batch: a row for each stream that decodes, and pieces of prompts for what time and cells allow. Pure.
+
+Prompts wait for each other in the order of when each would be done had it been alone since its turn: short ones go first,
+no long one starves. Alone they fill whole batches; beside running streams as much as a time budget allows (decision 0045).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 from saiserve.engines.llamacpp.job import Part, Sample, Step
 from saiserve.engines.llamacpp.kv import Row
+from saiserve.engines.llamacpp.rates import NS_PER_S, Rates
+from saiserve.engines.llamacpp.scheduler_config import SchedulerConfig
 from saiserve.engines.llamacpp.stream import Stream
+
+CHUNK_MIN = 16
+"""Prefill rows a step has at least, however slow the machine."""
+CHUNK_UNKNOWN = 64
+"""Prefill rows beside running streams before any rate is known."""
+CROWD_STEP, CROWD_MAX = 0.25, 2.0
+"""The time budget grows by this share with each further prompt, up to so many times: long pieces are cheaper per token."""
+
+
+class Pace:
+    """How many prompt rows a step may have, and whose."""
+
+    def __init__(self, config: SchedulerConfig, rates: Rates) -> None:
+        self._config = config
+        self._rates = rates
+
+    def order(self, prefilling: Iterable[Stream]) -> list[Stream]:
+        """Prompts in the order in which they get rows."""
+        return sorted(prefilling, key=self._place)
+
+    def _place(self, stream: Stream) -> float:
+        rate = self._rates.prefill
+        return stream.prefill_turn + (stream.prefill_left * NS_PER_S / rate if rate else 0.0)
+
+    def rows(self, decoding: int, prefilling: int) -> int:
+        """Prompt rows for a step beside so many running streams, when so many prompts want some."""
+        rows_max = self._config.batch_max - decoding
+        if decoding == 0:
+            return rows_max
+        crowd = min(1 + CROWD_STEP * max(prefilling - 1, 0), CROWD_MAX)
+        by_time = self._rates.prefill_tokens_in(self._config.prefill_budget_s * crowd, decoding)
+        if by_time == 0 and self._rates.prefill == 0.0:
+            by_time = CHUNK_UNKNOWN
+        return min(rows_max, max(by_time, CHUNK_MIN))
 
 
 def allot_prefill(streams: Sequence[Stream], rows_max: int) -> list[tuple[Stream, int]]:

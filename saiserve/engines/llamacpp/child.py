@@ -50,6 +50,8 @@ class Child:
         self._waiting: deque[bytes] = deque()
         self._more = trio.Event()
         self._errors: deque[str] = deque(maxlen=ERROR_LINES_MAX)
+        self._heard_at = 0.0
+        self._is_silent = False
 
     @property
     def pid(self) -> int:
@@ -70,23 +72,32 @@ class Child:
 
     async def run(self, receive: Callable[[FromProcess], None], silence_s: float) -> FailureKind:
         """Carry messages both ways until the process ends; HANG when it was killed for `silence_s` of silence."""
+        kind = FailureKind.CRASH
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write)
             nursery.start_soon(self._collect_errors)
-            kind = await self._read(receive, silence_s)
+            nursery.start_soon(self._watch, silence_s, nursery.cancel_scope)
+            kind = await self._read(receive)
             nursery.cancel_scope.cancel()
-        return kind
+        return kind if not self._is_silent else FailureKind.HANG
 
-    async def _read(self, receive: Callable[[FromProcess], None], silence_s: float) -> FailureKind:
+    async def _watch(self, silence_s: float, scope: trio.CancelScope) -> None:
+        """End it all after a silence. Beside the reading, which has every token to bring and no time for deadlines."""
+        self._heard_at = trio.current_time()
+        while trio.current_time() < self._heard_at + silence_s:  # noqa: ASYNC110  # a moment, not an event
+            await trio.sleep_until(self._heard_at + silence_s)
+        self._is_silent = True
+        self.kill()
+        scope.cancel()
+
+    async def _read(self, receive: Callable[[FromProcess], None]) -> FailureKind:
         while True:
             data = b""
-            with trio.move_on_after(silence_s) as patience, contextlib.suppress(trio.BrokenResourceError):
+            with contextlib.suppress(trio.BrokenResourceError):
                 data = await self._stream.receive_some(READ_BYTES)
-            if patience.cancelled_caught:
-                self.kill()
-                return FailureKind.HANG
             if not data:
                 return FailureKind.CRASH
+            self._heard_at = trio.current_time()
             try:
                 messages = self._decoder.feed(data)
             except FrameError:

@@ -12,7 +12,7 @@ The worker's loop:
         for sample in step.samples:
             if scheduler.wants(sample.job_id):        # it may have been cancelled meanwhile
                 token = draw(sample)
-                scheduler.sampled(now, sample.job_id, token)     # it goes on, or:
+                scheduler.sampled(sample.job_id, token)          # it goes on, or:
                 scheduler.finish(now, sample.job_id)             # it has ended (end token, stop string, length)
 
 Jobs that end by cancel, OutOfRoom or Broken need no `finish`. `plan` must be followed by `completed` before the next
@@ -26,7 +26,7 @@ from collections import Counter
 
 from saiserve.engines.llamacpp.adapter_turns import AdapterTurns
 from saiserve.engines.llamacpp.admission import TYPICAL_ANSWER_TOKENS, Queue, ServiceTime
-from saiserve.engines.llamacpp.batch import allot_prefill, compose
+from saiserve.engines.llamacpp.batch import Pace, allot_prefill, compose
 from saiserve.engines.llamacpp.checkpoints import checkpoint_places
 from saiserve.engines.llamacpp.job import (
     Broken,
@@ -67,12 +67,6 @@ COUNTERS = (
 """Totals counted here; those of the cache are added to them."""
 WAIT_GAIN_MIN = 16
 """Tokens that waiting for another's prefill must save."""
-CHUNK_MIN = 16
-"""Prefill rows a step has at least, however slow the machine."""
-CROWD_STEP, CROWD_MAX = 0.25, 2.0
-"""The time budget grows by this share with each further prompt, up to so many times: long pieces are cheaper per token."""
-CHUNK_UNKNOWN = 64
-"""Prefill rows beside running streams before any rate is known."""
 EMBEDDING_SHARE = 0.2
 """Share of the time that embeddings get while streams run."""
 HELD_MAX = 1_024
@@ -90,6 +84,7 @@ class Scheduler:
             )
         self.config = config
         self.rates = Rates(config.prefill_rate, config.decode_rate)
+        self._pace = Pace(config, self.rates)
         self._cache = PrefixCache(
             kv,
             hot_cells_max=config.hot_cells_max,
@@ -184,9 +179,8 @@ class Scheduler:
         stream = self._streams.get(job_id)
         return stream is not None and stream.held is not None and stream.held.ready == len(stream.tokens)
 
-    def sampled(self, now: int, job_id: str, token: int) -> None:
+    def sampled(self, job_id: str, token: int) -> None:
         """The token drawn for a job; it is a row of the next plan. Unknown ids are ignored."""
-        del now
         if self.wants(job_id):
             stream = self._streams[job_id]
             stream.tokens.append(token)
@@ -309,10 +303,10 @@ class Scheduler:
             streams = self._turns.pick(eligible)
             beside = sum(stream.is_decoding for stream in eligible)
             decoding = [stream for stream in streams if stream.is_decoding]
-            prefilling = sorted((s for s in streams if s.prefill_left > 0), key=self._prefill_order)
+            prefilling = self._pace.order(stream for stream in streams if stream.prefill_left > 0)
             if not decoding and not prefilling:
                 return None
-            allotted = allot_prefill(prefilling, self._prefill_rows(beside, len(prefilling)))
+            allotted = allot_prefill(prefilling, self._pace.rows(beside, len(prefilling)))
             wanted = len(decoding) + sum(count for _, count in allotted)
             if not self._cache.make_room(now, wanted):
                 allotted = allot_prefill(prefilling, self._cache.room - len(decoding))
@@ -328,22 +322,6 @@ class Scheduler:
                 return [stream]
             self._suspects.pop()
         return list(self._running.values())
-
-    def _prefill_order(self, stream: Stream) -> float:
-        """By when each would be done had it been alone since its turn: short ones go first, no long one starves."""
-        own_ns = stream.prefill_left * NS_PER_S / self.rates.prefill if self.rates.prefill else 0.0
-        return stream.prefill_turn + own_ns
-
-    def _prefill_rows(self, decoding: int, prefilling: int) -> int:
-        """Prefill rows for this step: whole batches alone, by time beside running streams."""
-        rows_max = self.config.batch_max - decoding
-        if decoding == 0:
-            return rows_max
-        crowd = min(1 + CROWD_STEP * max(prefilling - 1, 0), CROWD_MAX)
-        by_time = self.rates.prefill_tokens_in(self.config.prefill_budget_s * crowd, decoding)
-        if by_time == 0 and self.rates.prefill == 0.0:
-            by_time = CHUNK_UNKNOWN
-        return min(rows_max, max(by_time, CHUNK_MIN))
 
     def _give_way(self, now: int) -> None:
         """No cell is left: the youngest stream goes back to the queue; a lone one has reached its end."""

@@ -321,7 +321,7 @@ class Worker:
                 self._fail(sample.job_id, str(error), now)
                 continue
             if answer.end is None:
-                self._scheduler.sampled(now, sample.job_id, drawn.token)
+                self._scheduler.sampled(sample.job_id, drawn.token)
             else:
                 self._scheduler.finish(now, sample.job_id)
                 self._end(answer, now)

@@ -84,7 +84,7 @@ class Meter:
             began = time.thread_time()
             self.scheduler.completed(self.now, step, DecodeOutcome.DONE, 10 * MS)
             for sample in step.samples:
-                self.scheduler.sampled(self.now, sample.job_id, 7)
+                self.scheduler.sampled(sample.job_id, 7)
                 self.left[sample.job_id] -= 1
                 if self.left[sample.job_id] == 0:
                     self.scheduler.finish(self.now, sample.job_id)

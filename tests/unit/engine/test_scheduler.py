@@ -509,7 +509,7 @@ def test_words_about_unknown_or_waiting_jobs_do_no_harm() -> None:
     loop = make_loop(lanes=1)
     loop.scheduler.cancel(0, "nobody")
     loop.scheduler.finish(0, "nobody")
-    loop.scheduler.sampled(0, "nobody", 5)
+    loop.scheduler.sampled("nobody", 5)
     assert not loop.scheduler.wants("nobody")
     loop.submit(job("runs", range(30), 5))
     loop.submit(job("ends early", range(30), 5))

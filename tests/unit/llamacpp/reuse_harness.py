@@ -110,7 +110,7 @@ class Harness:
             if run.is_over:
                 self.scheduler.finish(self.now, sample.job_id)
             else:
-                self.scheduler.sampled(self.now, sample.job_id, run.answer[-1])
+                self.scheduler.sampled(sample.job_id, run.answer[-1])
         return True
 
     def finish(self, *runs: Run) -> None:
