@@ -20,7 +20,6 @@ FILL_WORDS = {"smol": 3500, "gemma": 3900}
 """Of one of 4,000."""
 PARKED_WORDS = {"smol": 870, "gemma": 970}
 """Of one of 1,000."""
-STREAM_TOKENS = 600
 HOT_TOKENS = 2_048
 """Idle tokens that stay in the KV cache (the engine's default); more parks the oldest."""
 
@@ -34,7 +33,7 @@ async def gap(model: str, scale: Scale) -> list[Row]:
         for number in range(scale.turns(3)):
             for is_beside in (number % 2 == 0, number % 2 == 1):
                 if is_beside:
-                    worst, reply = await _beside(server, model, number)
+                    worst, reply = await _beside(server, model, number, scale.pick(600, 300))
                     gaps.append(worst)
                     beside.append(_prefill_rate(reply))
                 else:
@@ -50,15 +49,15 @@ def _prefill_rate(reply: Reply) -> float:
     return (reply.prompt_tokens - reply.cached_tokens) / reply.first_s
 
 
-async def _beside(client: Client, model: str, number: int) -> tuple[float, Reply]:
+async def _beside(client: Client, model: str, number: int, tokens: int) -> tuple[float, Reply]:
     """The stream's largest gap while the prompt was read, and the prompt's reply."""
     done: dict[str, Reply] = {}
 
-    async def run(name: str, chat: Messages, tokens: int) -> None:
-        done[name] = await client.chat(chat, tokens)
+    async def run(name: str, chat: Messages, most: int) -> None:
+        done[name] = await client.chat(chat, most)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run, "stream", user(20, "stream", number), STREAM_TOKENS)
+        nursery.start_soon(run, "stream", user(20, "stream", number), tokens)
         await trio.sleep(1.0)
         nursery.start_soon(run, "prompt", user(LONG_WORDS[model], "beside", number), 1)
     stream, prompt = done["stream"], done["prompt"]
@@ -106,7 +105,9 @@ async def parked(model: str, scale: Scale) -> list[Row]:
         client = server
         for number in range(scale.turns(5)):
             hot, _ = await _come_back(client, model, ("hot", number), elsewhere=0)
-            cold, reply = await _come_back(client, model, ("parked", number), elsewhere=3 * HOT_TOKENS)
+            cold, reply = await _come_back(
+                client, model, ("parked", number), elsewhere=scale.pick(3 * HOT_TOKENS, HOT_TOKENS)
+            )
             waits.append(cold - hot)
             missed.append(reply.prompt_tokens - reply.cached_tokens)
         moved = (await metrics(server))["saiserve_engine_moves_from_host_total"]
