@@ -31,6 +31,10 @@ class Relay:
 
     async def run(self, udp: trio.socket.SocketType, listener: trio.SocketListener) -> None:
         """Forward until cancelled."""
+        with udp:
+            await self._run(udp, listener)
+
+    async def _run(self, udp: trio.socket.SocketType, listener: trio.SocketListener) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._datagrams, udp)
             nursery.start_soon(trio.serve_listeners, self._connection, [listener])
@@ -85,7 +89,7 @@ async def inject_requests(relay: Relay, requests: list[bytes]) -> None:
     for request in requests:
         stream = await trio.open_tcp_stream(HOST, relay.behind)
         async with stream:
-            with trio.move_on_after(2):
+            with trio.move_on_after(0.3):  # the node keeps its connections open
                 await stream.send_all(request)
                 await stream.send_eof()
                 while await stream.receive_some():
