@@ -5,6 +5,7 @@ The caller puts the setting's name and origin in front of the sentence.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -12,12 +13,15 @@ from typing import Any, Final
 import msgspec
 
 from saiserve.auth import ClientKey, parse_client_keys
+from saiserve.engines.llamacpp.settings import AdapterSettings
 from saiserve.errors import SettingsError
 from swimcluster.address import Address, parse_address
 
 PORT_DEFAULT: Final = 8081
 NAME_CHARACTERS_MAX: Final = 63
 SHARES_MAX: Final = 64
+SCALE_MAX: Final = 100.0
+ADAPTER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def text(value: str) -> str:
@@ -116,6 +120,27 @@ def path(value: str) -> Path:
 def words(value: str) -> tuple[str, ...]:
     """Words, comma-separated."""
     return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def adapters(value: str) -> tuple[AdapterSettings, ...]:
+    """LoRA adapters as NAME=PATH or NAME=PATH@SCALE, comma-separated."""
+    found: dict[str, AdapterSettings] = {}
+    for word in words(value):
+        name, equals, rest = word.partition("=")
+        place, at, scale = rest.rpartition("@")
+        number = _scale(scale) if at else 1.0
+        if not equals or not rest or number is None or not ADAPTER_NAME.fullmatch(name) or name in found:
+            raise SettingsError(f"must be adapters such as poet=poet.gguf@0.5, each name once, not {word!r}")
+        found[name] = AdapterSettings(name=name, path=str(path(place if at else rest)), scale=number)
+    return tuple(found.values())
+
+
+def _scale(value: str) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if 0 < abs(number) <= SCALE_MAX else None
 
 
 def shares(value: str) -> tuple[float, ...]:
