@@ -42,6 +42,7 @@ from saiserve.api.http import (
     send_reply,
 )
 from saiserve.api.turnstile import Turnstile
+from saiserve.api.unread_body import UnreadBody
 from saiserve.auth import Auth
 from saiserve.errors import ApiError, ErrorKind
 
@@ -157,6 +158,8 @@ class _Front:
         if scope["type"] != "http":
             await _refuse_websocket(receive, send)
             return
+        unread = UnreadBody(scope["headers"], receive, send)
+        receive, send = unread.receive, unread.send
         scope["saiserve.unique_id"] = token_hex(16)
         request_id = _request_id(scope)
         scope["saiserve.request_id"] = request_id

@@ -12,6 +12,10 @@ BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest request body; 413 beyond."""
 BODY_SILENCE_S: Final = 30.0
 """Longest wait for the next piece of a request body; 408 beyond."""
+UNREAD_BODY_BYTES_MAX: Final = 64 * 1024
+"""A body nobody wants is read off up to this size, so that its connection can be used again; beyond it is closed."""
+UNREAD_BODY_S: Final = 0.5
+"""Longest wait for such a body."""
 BODY_BYTES_ON_LOOP: Final = 256 * 1024
 """Larger bodies are decoded on a thread, so that the event loop goes on meanwhile."""
 JSON_DEPTH_MAX: Final = 64

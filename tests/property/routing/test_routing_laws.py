@@ -43,6 +43,9 @@ def after(strategy: Strategy, slate: Slate, request: RoutingRequest) -> list[Sla
     return [outcome.slate, outcome.if_failed] if isinstance(outcome, Ask) else [outcome]
 
 
+SERVING = (Residence.READY, Residence.ARRIVING, Residence.LOADABLE)
+
+
 @given(slates, requests(), st.lists(st.integers(0, 2), max_size=10))
 def test_every_strategy_drops_with_a_reason_brings_nobody_back_and_only_refines_bands(
     candidates: list[Candidate], request: RoutingRequest, keys: list[int]
@@ -97,8 +100,8 @@ def test_the_default_chain_only_goes_where_the_model_can_be_served(
         assert c.model in (*request.wanted, *request.fallbacks)
         assert c.reachable
         assert not c.draining
-        assert c.residence in (Residence.READY, Residence.LOADABLE)
-    wanted_then_resident = [(c.model not in request.wanted, c.residence is Residence.LOADABLE) for c in attempts]
+        assert c.residence in SERVING
+    wanted_then_resident = [(c.model not in request.wanted, SERVING.index(c.residence)) for c in attempts]
     if not request.fallbacks:
         assert wanted_then_resident == sorted(wanted_then_resident)
 
