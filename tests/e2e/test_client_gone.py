@@ -113,7 +113,7 @@ async def leave_while_queued(through: Node, server: Node) -> None:
     await answers_promptly(through)
     # The one that went while it waited never got a lane.
     assert "queued behind" not in server.log_text()
-    assert (await engine_of(server))["busy"] == 0
+    await wait_busy(server, 0, FREE_S)
 
 
 async def answers_promptly(node: Node) -> None:
