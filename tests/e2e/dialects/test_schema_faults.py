@@ -117,8 +117,9 @@ def check(choice: dict[str, Any], schema: dict[str, Any], form: Any) -> None:
     # The validator's patterns are Python's, which writes a letter in another way.
     schema = json.loads(json.dumps(schema).replace(r"\\p{L}", r"[^\\W\\d_]"))
     if form is as_tool and choice["finish_reason"] == "tool_calls":
-        (call,) = choice["message"]["tool_calls"]
-        jsonschema.Draft202012Validator(schema).validate(json.loads(call["function"]["arguments"]))
+        assert choice["message"]["tool_calls"]
+        for call in choice["message"]["tool_calls"]:  # parallel calls are allowed unless the request says no
+            jsonschema.Draft202012Validator(schema).validate(json.loads(call["function"]["arguments"]))
     elif form is as_format and choice["finish_reason"] == "stop":
         jsonschema.Draft202012Validator(schema).validate(json.loads(choice["message"]["content"]))
     else:
