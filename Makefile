@@ -49,9 +49,13 @@ types: $(VENV)/.dev
 quick: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "not slow" -n 2
 
-# One at a time: these start processes and measure what happens between them.
+# Virtual time and single processes share the cores; the rest go one at a time: they start processes and measure what
+# happens between them.
+APART := tests/simulation tests/unit
+
 slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n 2 $(APART)
+	$(BIN)/python -m pytest -m slow $(APART:%=--ignore=%)
 
 check: lint types quick
 
