@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 
-from benchmarks.engine.rows import Row, absolute, compare, percentile
+from benchmarks.engine.rows import Row, absolute, compare
 from benchmarks.engine.scale import Experiment, Scale, both, order
 from benchmarks.engine.servers import Setup
+from benchmarks.ranks import p99
 from saiserve.bench.load import Burst, at_once
 from saiserve.bench.prompts import Messages, behind, text, user
 
@@ -94,7 +95,7 @@ def _rows(name: str, bursts: dict[bool, list[Burst]], *, rate: float | None, fir
         return [statistics.median(burst.first_s) for burst in side]
 
     def lasts(side: list[Burst]) -> list[float]:
-        return [percentile(burst.first_s, 0.99) for burst in side]
+        return [p99(burst.first_s) for burst in side]
 
     return [
         compare(name, "output tok/s", rates(mine), rates(other), rate, at_least=True),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,17 +32,6 @@ class Row:
         if self.bound is None:
             return None
         return self.ratio >= self.bound if self.at_least else self.ratio <= self.bound
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile."""
-    ranked = sorted(values)
-    return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
-
-
-def p99(values: Sequence[float]) -> float:
-    """The nearest-rank 99th percentile."""
-    return percentile(values, 0.99)
 
 
 def compare(

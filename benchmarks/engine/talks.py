@@ -8,9 +8,10 @@ import statistics
 from collections import defaultdict
 from itertools import pairwise
 
-from benchmarks.engine.rows import Row, absolute, compare, p99
+from benchmarks.engine.rows import Row, absolute, compare
 from benchmarks.engine.scale import Experiment, Scale, both, order
 from benchmarks.engine.servers import Setup
+from benchmarks.ranks import p99
 from saiserve.bench.client import Client
 from saiserve.bench.load import Burst, Talk, arriving, at_once, converse
 from saiserve.bench.prompts import Messages, user

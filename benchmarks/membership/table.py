@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.ranks import p99
+
 Numbers = list[float]
 Lives = Sequence[dict[str, Any]]
 """What `benchmarks.membership.life` printed, one per round."""
@@ -42,16 +44,6 @@ def _everyone(values: Iterable[Any]) -> Numbers:
     return [max(_flat([value])) for value in values]
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the nearest-rank percentile."""
-    ranked = sorted(values)
-    return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
-
-
-def _p99(values: Numbers) -> float:
-    return percentile(values, 0.99)
-
-
 def _last(life: dict[str, Any]) -> Numbers:
     return [max(_flat(life["join"]))]
 
@@ -74,9 +66,9 @@ BEATEN = 0.999
 MEASURES = (
     Measure("join to full view, all at once", "s", _last, None),
     Measure("kill -9 to everyone knowing, median", "s", lambda life: _everyone(life["kill"]), WITHIN_5_PERCENT),
-    Measure("kill -9 to one knowing, p99", "s", lambda life: _flat(life["kill"]), WITHIN_5_PERCENT, _p99),
+    Measure("kill -9 to one knowing, p99", "s", lambda life: _flat(life["kill"]), WITHIN_5_PERCENT, p99),
     Measure("metadata to everyone, median", "s", lambda life: _everyone(life["metadata"]), WITHIN_5_PERCENT),
-    Measure("metadata to one, p99", "s", lambda life: _flat(life["metadata"]), WITHIN_5_PERCENT, _p99),
+    Measure("metadata to one, p99", "s", lambda life: _flat(life["metadata"]), WITHIN_5_PERCENT, p99),
     Measure("address change, at once", "s", lambda life: _flat(life["moved"]), BEATEN),
     Measure("address change, after death", "s", lambda life: _flat(life["moved_after_death"]), BEATEN),
     Measure("lost state, same address", "s", lambda life: _flat(life["lost_state"]), BEATEN),

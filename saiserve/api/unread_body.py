@@ -7,16 +7,10 @@ is read off first, so that the connection can be used again; after a longer one 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
-
 import trio
 
 from saiserve import limits
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+from saiserve.api.http import Message, Receive, Send
 
 _BODY_HEADERS = {b"content-length", b"transfer-encoding"}
 

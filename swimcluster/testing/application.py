@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from swimcluster.errors import ExchangeError
 from swimcluster.testing.cluster import SimulatedCluster
@@ -43,35 +43,36 @@ def _call(world: World, member: str, method: str, *arguments: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class _ToOne:
+    """A member has something for another one: `payload` bytes, `at_ns` nanoseconds into the run."""
+
+    at_ns: int
+    member: str
+    to: str
+    payload: bytes
+    for_ns: int = 0
+
+    method: ClassVar[str]
+    """How the machine is told."""
+
+    def start(self, world: World) -> Undo | None:
+        """Say it, if the other is live in the member's view."""
+        _call(world, self.member, self.method, self.to, self.payload)
+        return None
+
+
+class Send(_ToOne):
     """A member sends another one a datagram."""
 
-    at_ns: int
-    member: str
-    to: str
-    payload: bytes
-    for_ns: int = 0
-
-    def start(self, world: World) -> Undo | None:
-        """Send it, if the other is live in the sender's view."""
-        _call(world, self.member, "send", self.to, self.payload)
-        return None
+    __slots__ = ()
+    method = "send"
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(_ToOne):
     """A member asks another one something; `Answers` reply."""
 
-    at_ns: int
-    member: str
-    to: str
-    payload: bytes
-    for_ns: int = 0
-
-    def start(self, world: World) -> Undo | None:
-        """Ask, if the other is live in the asker's view."""
-        _call(world, self.member, "request", self.to, self.payload)
-        return None
+    __slots__ = ()
+    method = "request"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from swimcluster.address import Address
+from swimcluster.codec import encode_message
 from swimcluster.config import Config
 from swimcluster.events import Event
 from swimcluster.member import MemberState
@@ -216,3 +217,9 @@ class Bench:
 
     def heard(self, kind: type, *, at: str | None = None) -> list[Any]:
         return [event for _, name, event in self.events if isinstance(event, kind) and at in {None, name}]
+
+
+def tell(bench: Bench, port: int, *messages: object, by: int = 2) -> None:
+    """Let the machine at `by` send these messages to the one at `port`."""
+    encoded = [encode_message(message) for message in messages]  # type: ignore[arg-type]
+    bench.deliver(port, bench.machines[by].core.pack_datagram(encoded, 1, fill=False))

@@ -102,21 +102,41 @@ def load_worker(
         threads=threads,
         on_ready=on_ready,
     )
-    return worker, ModelFacts(
+    return worker, _facts(
+        *(file, model, context, speeds),
+        context_tokens=context_tokens,
+        lanes=lanes,
+        threads=threads.threads,
+        template_caps=template.caps.as_flags() if template is not None else {},
+    )
+
+
+def _facts(
+    file: ModelFile,
+    model: LlamaModel,
+    context: LlamaContext,
+    speeds: Speeds,
+    *,
+    context_tokens: int,
+    lanes: int,
+    threads: int,
+    template_caps: dict[str, bool],
+) -> ModelFacts:
+    return ModelFacts(
         architecture=file.architecture,
         family=context.family.value,
         parameters=model.parameters,
-        vocabulary_size=vocabulary.size,
+        vocabulary_size=model.vocabulary_size,
         context_tokens=context_tokens,
         context_trained=model.context_trained,
         cells=context.cells_total,
         lanes=lanes,
-        threads=threads.threads,
+        threads=threads,
         embedding_size=model.embedding_size,
         window=context.window,
         prefill_rate=speeds.prefill_rate,
         decode_rate=speeds.stream_rates[1],
-        template_caps=template.caps.as_flags() if template is not None else {},
+        template_caps=template_caps,
     )
 
 

@@ -105,7 +105,8 @@ class PrefixCache:
         """Whether `park_one` would do something in a fresh step, now or when something has rested long enough."""
         if not self.is_over_hot and self.park_after_ns is None:
             return False
-        return any(held.is_idle and (self.is_over_hot or self._parks_early(held)) for held in self.held.values())
+        idle = (held for held in self.held.values() if held.is_idle)
+        return any(self.is_over_hot or self.host.has_spare(held.ready) for held in idle)
 
     def counters(self) -> dict[str, float]:
         """Totals and gauges by name."""
@@ -360,7 +361,4 @@ class PrefixCache:
             return None
         latest = now - self.park_after_ns
         rested = (held for held in self.held.values() if held.is_idle and held.used_at <= latest)
-        return next(filter(self._parks_early, rested), None)
-
-    def _parks_early(self, held: Held) -> bool:
-        return self.park_after_ns is not None and self.host.has_spare(held.ready)
+        return next((held for held in rested if self.host.has_spare(held.ready)), None)

@@ -10,7 +10,7 @@ from saiserve.engines.llamacpp.image_parts import has_images, lift_images
 from saiserve.engines.llamacpp.template import ChatTemplate, PromptError, Rendered, TemplateError
 from saiserve.engines.llamacpp.vision import ImageReader, SeenImage
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
-from saiserve.engines.messages import Prompt, RefusalReason
+from saiserve.engines.messages import Count, Counted, Prompt, RefusalReason
 
 BOUNDARIES_MAX = 256
 """Message ends kept, the last ones."""
@@ -40,6 +40,17 @@ class PromptTokens:
     """Held so that the vectors behind their ids stay."""
     salt: str = ""
     """Prompts of different salts must share no prefix."""
+
+
+def counted(request: Count, prompt: PromptTokens, vocabulary: Vocabulary) -> Counted:
+    """The answer to a count: the number of tokens, and what else the request wants of them."""
+    return Counted(
+        request.id,
+        len(prompt.ids),
+        text=prompt.text if request.want_text else None,
+        ids=prompt.ids if request.want_tokens else None,
+        pieces=tuple(map(vocabulary.spelling, prompt.ids)) if request.want_tokens else None,
+    )
 
 
 class PromptReader:

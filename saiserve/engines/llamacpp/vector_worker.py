@@ -9,14 +9,13 @@ import msgspec
 
 from saiserve import limits
 from saiserve.engines.llamacpp.embedding import QUEUE_MAX, Pending
-from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal
+from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, counted
 from saiserve.engines.llamacpp.vector_context import VectorContext
 from saiserve.engines.llamacpp.vector_inputs import VectorInputs
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
 from saiserve.engines.messages import (
     Cancel,
     Count,
-    Counted,
     Embed,
     Failed,
     FailureKind,
@@ -98,15 +97,7 @@ class VectorWorker:
         except PromptRefusal as refusal:
             self._refuse(request.id, refusal.reason, str(refusal))
             return
-        self._out.append(
-            Counted(
-                request.id,
-                len(prompt.ids),
-                text=prompt.text if request.want_text else None,
-                ids=prompt.ids if request.want_tokens else None,
-                pieces=tuple(map(self._vocabulary.spelling, prompt.ids)) if request.want_tokens else None,
-            )
-        )
+        self._out.append(counted(request, prompt, self._vocabulary))
 
     def step(self, now: int) -> bool:
         """Compute one batch; False when there is nothing to do."""

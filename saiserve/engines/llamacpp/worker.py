@@ -21,7 +21,7 @@ from saiserve.engines.llamacpp.embedding import QUEUE_MAX, EmbeddingQueue
 from saiserve.engines.llamacpp.job import Broken, Job, Notice, OutOfRoom, Started, Step
 from saiserve.engines.llamacpp.job import Progress as Prefilled
 from saiserve.engines.llamacpp.kv import DecodeOutcome
-from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, PromptTokens
+from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, PromptTokens, counted
 from saiserve.engines.llamacpp.sampler import Sampler, SamplingError, sampling_fault
 from saiserve.engines.llamacpp.scheduler import Scheduler
 from saiserve.engines.llamacpp.threads import ThreadChooser
@@ -32,7 +32,6 @@ from saiserve.engines.messages import (
     Accepted,
     Cancel,
     Count,
-    Counted,
     Embed,
     Failed,
     FailureKind,
@@ -175,7 +174,7 @@ class Worker:
                 self._refuse(request_id, refusal.reason, str(refusal))
             else:
                 if isinstance(request, Count):
-                    self._counted(request, prompt)
+                    self._send(counted(request, prompt, self._vocabulary))
                 elif not self._is_too_long(request_id, prompt):
                     self._admit(request, prompt, matcher, now)
 
@@ -239,19 +238,7 @@ class Worker:
         if prompt.parts:
             self._prepare_later(request, prompt)
         else:
-            self._counted(request, prompt)
-
-    def _counted(self, request: Count, prompt: PromptTokens) -> None:
-        spelling = self._vocabulary.spelling
-        self._send(
-            Counted(
-                request.id,
-                len(prompt.ids),
-                text=prompt.text if request.want_text else None,
-                ids=prompt.ids if request.want_tokens else None,
-                pieces=tuple(map(spelling, prompt.ids)) if request.want_tokens else None,
-            )
-        )
+            self._send(counted(request, prompt, self._vocabulary))
 
     def _embed(self, request: Embed) -> None:
         if len(self._embeddings) >= QUEUE_MAX:

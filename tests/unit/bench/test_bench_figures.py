@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.engine.__main__ import chosen
-from benchmarks.engine.rows import absolute, as_json, compare, percentile, render
+from benchmarks.engine.rows import absolute, as_json, compare, render
+from benchmarks.ranks import percentile
 from saiserve.bench.client import Reply
 from saiserve.bench.figures import Figure, _steady_rate, table
 from saiserve.bench.load import Burst
