@@ -28,7 +28,7 @@ $(VENV)/.serve: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.serve
-	$(PIP) install --quiet --editable '.[serve,demo,dev]'
+	$(PIP) install --quiet --editable '.[serve,demo,dev,peers]'
 	@touch $@
 
 setup: $(VENV)/.dev

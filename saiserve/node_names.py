@@ -32,6 +32,7 @@ def _upstream_card(model: UpstreamModel, created: int) -> ModelCard:
         display_name=model.model,
         lanes=model.lanes,
         is_fitted_later=True,
+        is_upstream=True,
     )
 
 

@@ -47,6 +47,8 @@ REMEMBERED = 4096
 SMALL_BYTES = 4096
 """A body up to this size cannot inflate to more than a few hundred kilobytes whatever it holds."""
 
+Check = Callable[[Any], bool]
+
 pack: Callable[[object], bytes] = msgpack.Packer(use_bin_type=True).pack
 
 _CLASSES: dict[int, type[Message]] = {
@@ -67,6 +69,7 @@ _CLASSES: dict[int, type[Message]] = {
     Kind.REQUEST: Request,
     Kind.RESPONSE: Response,
 }
+_NEWS = frozenset(map(int, (Kind.ALIVE, Kind.SUSPECT, Kind.DEAD, Kind.LEFT)))
 _KINDS: dict[type[Message], int] = {cls: int(kind) for kind, cls in _CLASSES.items()}
 
 _SHAPES: dict[type[Message], tuple[str, ...]] = {
@@ -150,6 +153,9 @@ class Decoder:
         self._addresses: dict[tuple[str, int], Address] = {}
         self._senders: dict[bytes, Sender] = {}
         self._news: dict[tuple[Any, ...], Message] = {}
+        self._checks: dict[int, tuple[type[Message], tuple[Check, ...]]] = {
+            kind: (cls, tuple(getattr(self, check) for check in _SHAPES[cls])) for kind, cls in _CLASSES.items()
+        }
 
     def address(self, host: str, port: int) -> Address:
         """Return the address, the same object for the same place while it is remembered."""
@@ -210,7 +216,7 @@ class Decoder:
     def _message(self, item: Any) -> Message:
         if type(item) is not tuple or not item or type(item[0]) is not int:
             raise DecodeError("a message is not an array that begins with its kind")
-        is_news = Kind.ALIVE <= item[0] <= Kind.LEFT
+        is_news = item[0] in _NEWS
         if is_news:
             try:
                 known = self._news.get(item)
@@ -226,16 +232,17 @@ class Decoder:
         return message
 
     def _checked(self, item: tuple[Any, ...]) -> Message:
-        cls = _CLASSES.get(item[0])
-        if cls is None:
+        known = self._checks.get(item[0])
+        if known is None:
             raise DecodeError(f"unknown message kind {item[0]}")
-        shape = _SHAPES[cls]
-        if len(item) != len(shape) + 1:
+        cls, checks = known
+        if len(item) != len(checks) + 1:
             raise DecodeError(f"a message of kind {item[0]} has {len(item) - 1} fields")
-        for place, check in enumerate(shape, 1):
-            if not getattr(self, check)(item[place]):
-                raise DecodeError(f"a message of kind {item[0]} has a bad field {place}")
-        return cls(*item[1:])
+        fields = item[1:]
+        for place, check in enumerate(checks):
+            if not check(fields[place]):
+                raise DecodeError(f"a message of kind {item[0]} has a bad field {place + 1}")
+        return cls(*fields)
 
     @staticmethod
     def _is_u64(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swimcluster.core import Core
+from swimcluster.dissemination import MISSES_MAX, SMALLEST_BYTES
 from swimcluster.member import MemberState
 from swimcluster.membership import Entry
 from swimcluster.timers import Timer
@@ -70,21 +71,25 @@ class Gossip:
 
     def again(self, room: int) -> list[bytes]:
         """Return what is held now about those who were news lately, at most `room` bytes; suspicions are not told again."""
-        updates = self._core.packer.updates
+        updates, waiting = self._core.packer.updates, self._again
         messages: list[bytes] = []
-        for name in tuple(self._again):
+        misses = 0
+        for name in tuple(waiting):
+            if room < SMALLEST_BYTES or misses > MISSES_MAX:
+                break
             if name in updates:
                 continue
-            left = self._again.pop(name)
             data = self._held(name)
             if data is None:
-                continue
-            if len(data) <= room:
+                del waiting[name]
+            elif len(data) <= room:
                 messages.append(data)
                 room -= len(data)
-                left -= 1
-            if left:
-                self._again[name] = left  # At the end: what found no room goes first next time.
+                left = waiting.pop(name) - 1
+                if left:
+                    waiting[name] = left  # At the end: what found no room goes first next time.
+            else:
+                misses += 1
         return messages
 
     def _held(self, name: str) -> bytes | None:

@@ -70,7 +70,10 @@ def decode_completion(data: bytes, origin: Origin) -> CompletionRequest:
         ApiError: 400; `param` names the field at fault.
     """
     body = decode(data, CompletionBody)
-    if body.echo and body.logprobs:
+    model = origin.model(body.model)
+    card = origin.card(model)
+    is_upstream = card is not None and card.is_upstream
+    if body.echo and body.logprobs and not is_upstream:
         raise invalid(
             "echo: together with logprobs is not served; the prompt's own log-probabilities are not kept.", "echo"
         )
@@ -82,7 +85,7 @@ def decode_completion(data: bytes, origin: Origin) -> CompletionRequest:
     request = GenerationRequest(
         id=origin.request_id,
         dialect=Dialect.COMPLETIONS,
-        model=origin.model(body.model),
+        model=model,
         sampling=sampling_of(body, origin.draw_seed, logprobs),
         max_tokens=MAX_TOKENS_DEFAULT if given is None else max_tokens_of(given, "max_tokens"),
         stop=stop_of(body.stop),
@@ -92,11 +95,13 @@ def decode_completion(data: bytes, origin: Origin) -> CompletionRequest:
         stream_usage=body.stream_options is not None and body.stream_options.include_usage,
         conversation=body.prompt_cache_key or origin.conversation,
         key_name=origin.key_name,
-        # An upstream answers one prompt at a time, so several cannot be sent on as the client wrote them.
-        raw=data if len(prompts) == 1 and not (body.echo or body.suffix) else b"",
+        raw=data,
         created=origin.created,
         is_fresh=not body.cache_prompt,
+        is_part=len(prompts) > 1 or (not is_upstream and (body.echo or bool(body.suffix))),
     )
+    if is_upstream:  # it echoes and fills in by itself
+        return CompletionRequest(request, prompts, echo=False, suffix="", timings_per_token=False)
     return CompletionRequest(request, prompts, body.echo, body.suffix, body.timings_per_token)
 
 

@@ -12,7 +12,7 @@ from saiserve.api.chat_request import decode_chat
 from saiserve.api.context import Api, decoded, find_card
 from saiserve.api.http import Call, Reply, json_reply
 from saiserve.api.native_reply import default_settings
-from saiserve.api.prompts import text_request
+from saiserve.api.prompts import known_ids, text_of, text_request
 from saiserve.api.timings import FINGERPRINT
 from saiserve.errors import ApiError, ErrorKind
 
@@ -45,9 +45,10 @@ async def tokenize(api: Api, call: Call) -> Reply:
     origin = api.origin(call)
     request = text_request(origin.model(body.model), origin, text=body.content, options=options)
     counted = await api.service.count(request, want_tokens=True)
+    ids = known_ids(counted, request.model)
     if not body.with_pieces:
-        return json_reply({"tokens": list(counted.ids or ())})
-    pieces = zip(counted.ids or (), counted.pieces or (), strict=True)
+        return json_reply({"tokens": list(ids)})
+    pieces = zip(ids, counted.pieces or (), strict=True)
     return json_reply({"tokens": [{"id": token, "piece": _piece(piece)} for token, piece in pieces]})
 
 
@@ -58,8 +59,7 @@ async def detokenize(api: Api, call: Call) -> Reply:
         return json_reply({"content": ""})
     origin = api.origin(call)
     request = text_request(origin.model(body.model), origin, tokens=tuple(body.tokens))
-    counted = await api.service.count(request, want_tokens=True)
-    return json_reply({"content": b"".join(counted.pieces or ()).decode("utf-8", "replace")})
+    return json_reply({"content": await text_of(api, request)})
 
 
 async def apply_template(api: Api, call: Call) -> Reply:
@@ -67,7 +67,9 @@ async def apply_template(api: Api, call: Call) -> Reply:
     asked = await decoded(call, decode_chat, api.origin(call))
     request = api.prepared(asked.request).request
     counted = await api.service.count(request, want_text=True)
-    return json_reply({"prompt": counted.text or ""})
+    if counted.text is None:
+        raise ApiError(ErrorKind.NOT_SUPPORTED, f"The template of the model {request.model} is not at hand here.")
+    return json_reply({"prompt": counted.text})
 
 
 async def count_chat_tokens(api: Api, call: Call) -> Reply:

@@ -12,7 +12,8 @@ from saiserve import limits
 from saiserve.api.body import invalid
 from saiserve.api.context import Api, Origin
 from saiserve.chat.request import Dialect, GenerationRequest
-from saiserve.engines.messages import Sampling
+from saiserve.engines.messages import Counted, Sampling
+from saiserve.errors import ApiError, ErrorKind
 
 TOKEN_MAX = 2**31 - 1
 Row = tuple[int | str, ...]
@@ -81,7 +82,20 @@ async def tokens_of(
     """Return a text's tokens; `is_first` adds what the model wants in front of a prompt."""
     options = {"add_special": is_first, "parse_special": True}
     counted = await api.service.count(text_request(model, like, text=text, options=options), want_tokens=True)
-    return counted.ids or ()
+    return known_ids(counted, model)
+
+
+def known_ids(counted: Counted, model: str) -> Sequence[int]:
+    """Return the ids of a counted text.
+
+    Raises:
+        ApiError: 501 when only an upstream knows the vocabulary.
+    """
+    if counted.ids is None or counted.pieces is None:
+        raise ApiError(
+            ErrorKind.NOT_SUPPORTED, f"The vocabulary of the model {model} is not at hand: an upstream has it."
+        )
+    return counted.ids
 
 
 async def text_of(api: Api, request: GenerationRequest) -> str:
@@ -90,6 +104,7 @@ async def text_of(api: Api, request: GenerationRequest) -> str:
         return request.prompt_text
     asked = text_request(request.model, request, tokens=request.prompt_tokens)
     counted = await api.service.count(asked, want_tokens=True)
+    known_ids(counted, request.model)
     return b"".join(counted.pieces or ()).decode("utf-8", "replace")
 
 

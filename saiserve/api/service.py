@@ -57,6 +57,8 @@ class ModelCard:
     """What it can take, by llama-server's names; empty when it is not known here."""
     is_fitted_later: bool = False
     """A route's or an upstream's name: which model's ways a request is fitted to shows when a place is chosen."""
+    is_upstream: bool = False
+    """Only targets outside the cluster have it: what they do themselves is left to them."""
     path: str = ""
     """The name of its file, where this node has it."""
     progress: dict[str, Any] | None = None

@@ -12,9 +12,11 @@ from typing import Any
 
 import trio
 
+CLOSING_S = 0.02
+"""A server that ends a connection after an answer does so within this."""
 RECEIVE_BYTES = 65_536
 ANSWER_S = 240.0
-"""Longest time for one answer."""
+"""Longest time for one answer unless told otherwise."""
 
 
 class AnswerError(Exception):
@@ -53,10 +55,11 @@ class Reply:
 class Client:
     """Connections to one server, kept alive and used again."""
 
-    def __init__(self, port: int, model: str, key: str = "") -> None:
+    def __init__(self, port: int, model: str, key: str = "", *, answer_s: float = ANSWER_S) -> None:
         self.port = port
         self.model = model
         self._key = key
+        self._answer_s = answer_s
         self._idle: list[trio.SocketStream] = []
 
     async def chat(self, messages: list[dict[str, str]], tokens: int, **extra: Any) -> Reply:
@@ -75,22 +78,21 @@ class Client:
             "stream_options": {"include_usage": True},
             **extra,
         }
-        reply = Reply(sent_at=time.perf_counter())
-        with trio.fail_after(ANSWER_S):
-            async with (
-                self._connection() as connection,
-                aclosing(self._lines(connection, "POST", "/v1/chat/completions", body)) as lines,
-            ):
-                async for line in lines:
-                    if line.startswith(b"data: {"):
-                        _take(reply, json.loads(line[6:]), time.perf_counter() - reply.sent_at)
+        reply = Reply()
+        with trio.fail_after(self._answer_s):
+            async with self._connection() as connection:
+                reply.sent_at = time.perf_counter()
+                async with aclosing(self._lines(connection, "POST", "/v1/chat/completions", body)) as lines:
+                    async for line in lines:
+                        if line.startswith(b"data: {"):
+                            _take(reply, json.loads(line[6:]), time.perf_counter() - reply.sent_at)
         if not reply.times or not reply.tokens:
             raise AnswerError(f"an answer without text or usage from port {self.port}")
         return reply
 
     async def ask(self, method: str, path: str, body: Any = None) -> bytes:
         """Return the body of a plain request's answer."""
-        with trio.fail_after(ANSWER_S):
+        with trio.fail_after(self._answer_s):
             async with self._connection() as connection:
                 return b"\n".join([line async for line in self._lines(connection, method, path, body)])
 
@@ -102,7 +104,7 @@ class Client:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[trio.SocketStream]:
-        connection = self._reusable() or await trio.open_tcp_stream("127.0.0.1", self.port)
+        connection = await self._reusable() or await trio.open_tcp_stream("127.0.0.1", self.port)
         try:
             yield connection
         except BaseException:
@@ -110,8 +112,10 @@ class Client:
             raise
         self._idle.append(connection)
 
-    def _reusable(self) -> trio.SocketStream | None:
+    async def _reusable(self) -> trio.SocketStream | None:
         """An idle connection that the server has not closed."""
+        if self._idle:
+            await trio.sleep(CLOSING_S)
         while self._idle:
             connection = self._idle.pop()
             readable, _, _ = select.select([connection.socket], [], [], 0)
@@ -194,6 +198,8 @@ async def _chunked(connection: trio.SocketStream, buffer: bytes) -> AsyncGenerat
         while len(buffer) < size + 2:
             buffer += await _receive(connection)
         if size == 0:
+            while b"\r\n" not in buffer:  # the empty line that ends it belongs to this answer
+                buffer += await _receive(connection)
             return
         yield buffer[:size]
         buffer = buffer[size + 2 :]

@@ -152,3 +152,5 @@ class GenerationRequest:
     """Whether the client wants to be told how far the prompt is."""
     is_fresh: bool = False
     """Whether the whole prompt is to be computed anew (llama.cpp's `cache_prompt: false`): nothing held is reused."""
+    is_part: bool = False
+    """One prompt of several in a body, or one whose answer is added to: no upstream's bytes can stand for the reply."""

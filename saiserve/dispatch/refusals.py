@@ -31,6 +31,7 @@ def final_error(refused: Refused) -> ApiError | None:
 _OF_UPSTREAM: dict[RefusalReason, ErrorKind] = {
     RefusalReason.RATE_LIMITED: ErrorKind.RATE_LIMITED,
     RefusalReason.UPSTREAM_FAULT: ErrorKind.UPSTREAM_FAILED,
+    RefusalReason.UPSTREAM_LACKS: ErrorKind.UPSTREAM_SAYS_NO,
 }
 
 

@@ -42,6 +42,8 @@ class RefusalReason(enum.StrEnum):
     """An upstream found a fault in the client's request; its words are for the client."""
     UPSTREAM_FAULT = "upstream_fault"
     """An upstream cannot be reached or used, or failed before its first word."""
+    UPSTREAM_LACKS = "upstream_lacks"
+    """An upstream does not serve requests of this kind; another may."""
 
 
 class FailureKind(enum.StrEnum):

@@ -1,6 +1,6 @@
 """Every metric of a node, by name, in one table; rendered in the Prometheus text format.
 
-Values are read when somebody asks. Labels are model ids, member states and a fixed set of words, never client text, so
+Values are read when somebody asks. Labels are model ids, names of upstream targets, member states and a fixed set of words, never client text, so
 the number of series is bounded by what this node itself holds.
 """
 
@@ -53,6 +53,12 @@ ENGINE_HISTOGRAMS: Final[dict[str, str]] = {
 """Reported as `NAME_sum` and `NAME_le_BOUND`: see saiserve/engines/llamacpp/timings.py."""
 
 
+UPSTREAM_HISTOGRAMS: Final[dict[str, str]] = {
+    "first_word_seconds": "Time from a request's going to the target to its first word.",
+    "answer_seconds": "Time from a request's going to the target to the end of a complete answer.",
+}
+
+
 class Kind(enum.Enum):
     """What a value means over time."""
 
@@ -95,6 +101,12 @@ METRICS: Final[tuple[Definition, ...]] = (
     Definition("saiserve_model_memory_bytes", Kind.GAUGE, "Memory a model counts for in the budget now.", ("model",)),
     Definition("saiserve_model_evictions", Kind.COUNTER, "Idle models that were unloaded for another."),
     Definition("saiserve_memory_budget_bytes", Kind.GAUGE, "Memory for all models together."),
+    Definition("saiserve_upstream_requests", Kind.COUNTER, "Requests sent to an upstream target, by how they ended.", ("upstream", "outcome")),
+    Definition("saiserve_upstream_tokens", Kind.COUNTER, "Tokens of complete answers as the target counted them, by kind.", ("upstream", "kind")),
+    Definition("saiserve_upstream_in_flight", Kind.GAUGE, "Requests at the target now.", ("upstream",)),
+    Definition("saiserve_upstream_resting", Kind.GAUGE, "1 while the target rests after faults in a row, 0 while it is asked.", ("upstream",)),
+    Definition("saiserve_upstream_rests", Kind.COUNTER, "Times the target began to rest.", ("upstream",)),
+    *(Definition(f"saiserve_upstream_{name}", Kind.HISTOGRAM, text, ("upstream",)) for name, text in UPSTREAM_HISTOGRAMS.items()),
     Definition("saiserve_members", Kind.GAUGE, "Members as this node sees them, by state.", ("state",)),
     Definition("saiserve_loop_lag_p99_seconds", Kind.GAUGE, "Lateness of the event loop, 99th percentile of the last minute."),
     Definition("saiserve_loop_lag_max_seconds", Kind.GAUGE, "Worst lateness of the event loop in the last minute."),
@@ -154,17 +166,32 @@ class NodeMetrics:
 
     def _histogram(self, definition: Definition) -> HistogramMetricFamily:
         family = HistogramMetricFamily(definition.name, definition.help, labels=definition.labels)
-        name = definition.name.removeprefix("saiserve_engine_")
-        for model, resident in sorted(self._node.residents.models.items()):
-            counters: dict[str, float] = getattr(resident.source, "counters", {})
-            start = f"{name}_le_"
+        name = definition.name.removeprefix("saiserve_engine_").removeprefix("saiserve_upstream_")
+        start = f"{name}_le_"
+        for label, counters in self._classes(name):
             classes = [(key.removeprefix(start), count) for key, count in counters.items() if key.startswith(start)]
-            family.add_metric((model,), buckets=classes or [("+Inf", 0.0)], sum_value=counters.get(f"{name}_sum", 0.0))
+            family.add_metric((label,), buckets=classes or [("+Inf", 0.0)], sum_value=counters.get(f"{name}_sum", 0.0))
         return family
+
+    def _classes(self, name: str) -> Iterable[tuple[str, dict[str, float]]]:
+        """Whose times they are, and how many fell into each class."""
+        if name in ENGINE_HISTOGRAMS:
+            for model, resident in sorted(self._node.residents.models.items()):
+                yield model, getattr(resident.source, "counters", {})
+            return
+        for target, state in sorted(self._node.upstreams.states.items()):
+            waits = {"first_word_seconds": state.tally.first_word, "answer_seconds": state.tally.answer}[name]
+            yield target, waits.values(name)
 
     def _samples(self) -> dict[str, list[Sample]]:
         found: dict[str, list[Sample]] = {}
-        for name, labels, value in (*self._entered(), *self._engines(), *self._models(), *self._fleet()):
+        for name, labels, value in (
+            *self._entered(),
+            *self._engines(),
+            *self._models(),
+            *self._upstreams(),
+            *self._fleet(),
+        ):
             found.setdefault(name, []).append((labels, value))
         return found
 
@@ -202,6 +229,16 @@ class NodeMetrics:
             yield "saiserve_model_memory_bytes", (model,), float(resident.held_bytes)
         yield "saiserve_model_evictions", (), float(residents.loader.evictions)
         yield "saiserve_memory_budget_bytes", (), float(residents.loader.budget_bytes)
+
+    def _upstreams(self) -> Iterable[tuple[str, tuple[str, ...], float]]:
+        for target, state in sorted(self._node.upstreams.states.items()):
+            for outcome, count in state.tally.requests.items():
+                yield "saiserve_upstream_requests", (target, outcome.value), float(count)
+            for kind, tokens in state.tally.tokens.items():
+                yield "saiserve_upstream_tokens", (target, kind), float(tokens)
+            yield "saiserve_upstream_in_flight", (target,), float(state.running)
+            yield "saiserve_upstream_resting", (target,), float(state.is_resting)
+            yield "saiserve_upstream_rests", (target,), float(state.tally.rests)
 
     def _fleet(self) -> Iterable[tuple[str, tuple[str, ...], float]]:
         states: dict[str, int] = {"alive": 0, "suspect": 0, "dead": 0, "left": 0}

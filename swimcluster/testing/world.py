@@ -302,10 +302,14 @@ class World:
             stepped(self, node, kind, sent, events)
         deadline = machine.next_deadline()
         if deadline is not None:
-            wake = node.world(deadline) if node.clock_ppm else deadline - node.clock_offset
-            if node.wake_at is None or wake < node.wake_at:
-                node.wake_at = wake = max(self.now, wake)
-                self.at(wake, self._wake, node, node.life, wake)
+            self._wake_at(node, deadline)
+
+    def _wake_at(self, node: Node, deadline: int) -> None:
+        """See to it that a machine is woken when its clock shows `deadline`, or sooner."""
+        wake = node.world(deadline) if node.clock_ppm else deadline - node.clock_offset
+        if node.wake_at is None or wake < node.wake_at:
+            node.wake_at = wake = max(self.now, wake)
+            self.at(wake, self._wake, node, node.life, wake)
 
     def _wake(self, node: Node, life: int, due: int | None) -> None:
         """Advance a machine whose time has come; `due` tells a wake that was overtaken by an earlier one."""
@@ -321,14 +325,16 @@ class World:
         deadline = machine.next_deadline()
         if deadline is None:
             return
-        if deadline <= local:
-            self._hash.update(b"%d %d wake" % (self.now, node.index))
-            try:
-                machine.advance(local)
-            except Exception as error:
-                error.add_note(f"in {node.name}, advance at {self.now / SECOND:.6f} s, seed {self.seed}")
-                raise
-            self._check_progress(node, local)
+        if deadline > local:  # What it was to be woken for was called off.
+            self._wake_at(node, deadline)
+            return
+        self._hash.update(b"%d %d wake" % (self.now, node.index))
+        try:
+            machine.advance(local)
+        except Exception as error:
+            error.add_note(f"in {node.name}, advance at {self.now / SECOND:.6f} s, seed {self.seed}")
+            raise
+        self._check_progress(node, local)
         self._settle(node, "wake")
 
     def _check_progress(self, node: Node, local: int) -> None:
@@ -336,11 +342,12 @@ class World:
         spins, deadline = 0, machine.next_deadline()
         for advanced in self._on_advanced:
             advanced(self, node, local, deadline)
-        while (deadline := machine.next_deadline()) is not None and deadline <= local:
+        while deadline is not None and deadline <= local:
             spins += 1
             if spins > SPINS_MAX:
                 raise StuckError(f"{node.name} wants to be woken at {deadline}, and it is {local} (seed {self.seed})")
             machine.advance(local)
+            deadline = machine.next_deadline()
 
     # Sending
 

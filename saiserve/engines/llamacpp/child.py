@@ -28,6 +28,8 @@ WAITING_FRAMES_MAX = 1_024
 """Requests handed over but not yet read by the process."""
 ERROR_LINES_MAX = 20
 ERROR_LINE_BYTES_MAX = 2_000
+STOOD_STILL_S = 5.0
+"""Woken so late, the node itself had been stopped: a silence that it could not have heard says nothing."""
 END_S = 5.0
 """Time for a process to end once its socket is closed, before it is killed."""
 
@@ -84,8 +86,10 @@ class Child:
     async def _watch(self, silence_s: float, scope: trio.CancelScope) -> None:
         """End it all after a silence. Beside the reading, which has every token to bring and no time for deadlines."""
         self._heard_at = trio.current_time()
-        while trio.current_time() < self._heard_at + silence_s:  # noqa: ASYNC110  # a moment, not an event
-            await trio.sleep_until(self._heard_at + silence_s)
+        while trio.current_time() < (end := self._heard_at + silence_s):  # a moment, not an event
+            await trio.sleep_until(end)
+            if trio.current_time() > end + STOOD_STILL_S:  # stopped with us, or its words still lie unread
+                self._heard_at = trio.current_time()
         self._is_silent = True
         self.kill()
         scope.cancel()

@@ -40,9 +40,11 @@ from saiserve.engines.upstream.anthropic_request import messages_body, prompt_fi
 from saiserve.engines.upstream.faults import UpstreamFault, refusal, refused_by
 from saiserve.engines.upstream.limits_of import estimated_prompt_tokens
 from saiserve.engines.upstream.names import ToolNames
+from saiserve.engines.upstream.openai_completion import CompletionDecoder, completion_body
 from saiserve.engines.upstream.openai_decoder import ChatDecoder, decode
 from saiserve.engines.upstream.openai_request import chat_body
 from saiserve.engines.upstream.reading import Decoder, Reading, pieces_of, whole_body
+from saiserve.engines.upstream.tally import Outcome
 from saiserve.engines.upstream.targets import Target, TargetDialect, TargetModel
 from saiserve.errors import ApiError
 
@@ -52,7 +54,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ANTHROPIC_VERSION: Final = "2023-06-01"
-SAME_DIALECT: Final = {TargetDialect.OPENAI: Dialect.CHAT, TargetDialect.ANTHROPIC: Dialect.MESSAGES}
+OWN_DIALECTS: Final = {
+    TargetDialect.OPENAI: (Dialect.CHAT, Dialect.COMPLETIONS),
+    TargetDialect.ANTHROPIC: (Dialect.MESSAGES,),
+}
+"""Whose bodies and answers a target and a client have in common."""
+NO_SUCH_ROUTE: Final = (404, 405, 501)
+"""How servers answer on a path they do not have."""
 
 
 @dataclass(slots=True)
@@ -90,7 +98,19 @@ class UpstreamEngine:
             self.may_relay
             and request is not None
             and request.choices == 1
-            and request.dialect is SAME_DIALECT[self.target.dialect]
+            and request.dialect in OWN_DIALECTS[self.target.dialect]
+            and bool(request.raw)
+            and not request.is_part
+        )
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether it is a plain completion at a target that may have the route."""
+        request = self.request
+        return (
+            self.target.dialect is TargetDialect.OPENAI
+            and request is not None
+            and request.dialect is Dialect.COMPLETIONS
             and bool(request.raw)
         )
 
@@ -108,15 +128,6 @@ class UpstreamEngine:
             detail = f"{self.target.lanes} requests are at the upstream {self.target.name!r} already"
             yield Refused(generate.id, RefusalReason.BUSY, detail, self.load, retry_after_s=1.0)
             return
-        self.state.running += 1
-        try:
-            async with aclosing(self._converse(generate)) as replies:
-                async for reply in replies:
-                    yield reply
-        finally:
-            self.state.running -= 1
-
-    async def _converse(self, generate: Generate) -> AsyncGenerator[SourceReply, None]:
         assert self.request is not None
         self._choice = int(generate.id.rsplit(".", 2)[1]) if self.request.choices > 1 else 0
         try:
@@ -124,6 +135,16 @@ class UpstreamEngine:
         except ApiError as error:
             yield Refused(generate.id, RefusalReason.UPSTREAM_SAYS_NO, error.message)
             return
+        clock = self.state.clock
+        with self.state.visit() as visit:
+            async with aclosing(self._converse(generate, body)) as replies:
+                async for reply in replies:
+                    visit.heard(clock(), reply)
+                    yield reply
+                    visit.quiet_since = clock()
+
+    async def _converse(self, generate: Generate, body: bytes) -> AsyncGenerator[SourceReply, None]:
+        assert self.request is not None
         reading = Reading(generate.id, self.request, self.target.name, self._decoder(), relays=self.relays)
         try:
             async with self.state.client().stream(
@@ -132,30 +153,33 @@ class UpstreamEngine:
                 if response.status_code != 200:
                     yield await self._refused(generate.id, response)
                     return
-                self.state.worked()
                 async with aclosing(reading.replies(response, self.load)) as replies:
                     async for reply in replies:
                         yield reply
-                if isinstance(reply, Refused):
-                    self.state.failed()
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             yield self._broken(generate.id, error, has_begun=reading.has_begun)
 
     def _body(self) -> bytes:
         assert self.request is not None
+        if self._is_plain:
+            return completion_body(self.request, self.target_model, self._choice)
         if self.target.dialect is TargetDialect.OPENAI:
             return chat_body(self.request, self.target, self.target_model, self._choice)
         return messages_body(self.request, self.target_model)
 
     def _decoder(self) -> Decoder:
         assert self.request is not None
-        kind = ChatDecoder if self.target.dialect is TargetDialect.OPENAI else MessageDecoder
+        kinds: dict[TargetDialect, type[Decoder]] = {
+            TargetDialect.OPENAI: CompletionDecoder if self._is_plain else ChatDecoder,
+            TargetDialect.ANTHROPIC: MessageDecoder,
+        }
+        kind = kinds[self.target.dialect]
         return kind(self.target.name, self._choice, ToolNames(self.request.tools), _new_call_id)
 
     def _url(self, path: str = "") -> str:
         base = self.target.url
         if self.target.dialect is TargetDialect.OPENAI:
-            return base + (path or "/chat/completions")
+            return base + (path or ("/completions" if self._is_plain else "/chat/completions"))
         return base.removesuffix("/v1") + (path or "/v1/messages")
 
     def _headers(self) -> dict[str, str]:
@@ -176,15 +200,14 @@ class UpstreamEngine:
                 body += chunk[: limits.UPSTREAM_ERROR_BYTES_MAX - len(body)]
                 if len(body) >= limits.UPSTREAM_ERROR_BYTES_MAX:
                     break
-        refused = refusal(request_id, self.target.name, response.status_code, response.headers, bytes(body))
         log.info("upstream %s answered %d", self.target.name, response.status_code)
-        if refused.reason is RefusalReason.UPSTREAM_FAULT:
-            self.state.failed()
-        return refused
+        if self._is_plain and response.status_code in NO_SUCH_ROUTE:
+            detail = f"the upstream {self.target.name!r} has no plain completions of it: use /v1/chat/completions"
+            return Refused(request_id, RefusalReason.UPSTREAM_LACKS, detail)
+        return refusal(request_id, self.target.name, response.status_code, response.headers, bytes(body))
 
     def _broken(self, request_id: str, error: Exception, *, has_begun: bool) -> SourceReply:
         """The connection could not be made, or broke."""
-        self.state.failed()
         name = type(error).__name__
         log.warning("upstream %s: %s: %s", self.target.name, name, error)
         if has_begun:
@@ -232,20 +255,22 @@ class UpstreamEngine:
         Raises:
             HopError: the way broke.
         """
-        try:
-            async with self.state.client().stream("POST", url, content=body, headers=self._headers()) as response:
-                if response.status_code != 200:
-                    return await self._refused("", response)
-                data = await whole_body(response)
-        except httpx2.TransportError as error:
-            self.state.failed()
-            raise HopError(f"upstream {self.target.name}: {error}", sent=True) from error
-        except UpstreamFault as fault:
-            return refused_by(fault, "")
-        try:
-            return decode(data, self.target.name)
-        except UpstreamFault as fault:
-            return refused_by(fault, "")
+        clock = self.state.clock
+        with self.state.visit() as visit:
+            try:
+                async with self.state.client().stream("POST", url, content=body, headers=self._headers()) as response:
+                    if response.status_code == 200:
+                        answer = decode(await whole_body(response), self.target.name)
+                        visit.answered(clock())
+                        return answer
+                    refused = await self._refused("", response)
+            except (httpx2.TransportError, httpx2.DecodingError) as error:
+                visit.ended(Outcome.FAILED)
+                raise HopError(f"upstream {self.target.name}: {error}", sent=True) from error
+            except UpstreamFault as fault:
+                refused = refused_by(fault, "")
+            visit.heard(clock(), refused)
+            return refused
 
 
 def embedding_vectors(answer: Any, count: int) -> tuple[bytes, ...]:

@@ -205,8 +205,8 @@ def _logprob(entry: dict[str, Any]) -> TokenLogprob:
     return TokenLogprob(
         UNKNOWN_TOKEN,
         _piece(entry),
-        _number(entry.get("logprob")),
-        tuple((UNKNOWN_TOKEN, _piece(other), _number(other.get("logprob"))) for other in top),
+        number_of(entry.get("logprob")),
+        tuple((UNKNOWN_TOKEN, _piece(other), number_of(other.get("logprob"))) for other in top),
     )
 
 
@@ -217,5 +217,6 @@ def _piece(entry: dict[str, Any]) -> bytes:
     return text_of(entry.get("token")).encode("utf-8", "replace")
 
 
-def _number(value: Any) -> float:
+def number_of(value: Any) -> float:
+    """A number, 0 for anything that is none."""
     return float(value) if isinstance(value, (int, float)) else 0.0

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
 
 from saiserve import limits
 from saiserve.chat.request import GenerationRequest
+from saiserve.engines.upstream.tally import Outcome, TargetTally, Visit
 from saiserve.engines.upstream.targets import Target
 from saiserve.fleet.view import UpstreamModel
 
@@ -32,6 +34,7 @@ class TargetState:
     faults: int = 0
     """Faults in a row."""
     rests_until: int = 0
+    tally: TargetTally = field(default_factory=TargetTally)
     _client: httpx2.AsyncClient | None = None
 
     def client(self) -> httpx2.AsyncClient:
@@ -47,15 +50,33 @@ class TargetState:
             )
         return self._client
 
-    def worked(self) -> None:
-        """It answered."""
-        self.faults = 0
+    @property
+    def is_resting(self) -> bool:
+        """Whether others are asked before it."""
+        return self.clock() < self.rests_until
 
-    def failed(self) -> None:
-        """It could not be reached or used; after a few times in a row it rests, so that others are asked at once."""
-        self.faults += 1
-        if self.faults >= limits.UPSTREAM_FAULTS_MAX:
-            self.rests_until = self.clock() + int(limits.UPSTREAM_REST_S * NS)
+    @contextmanager
+    def visit(self) -> Iterator[Visit]:
+        """One request at the target, counted and judged when it is over."""
+        visit = Visit(self.clock(), self.clock())
+        self.running += 1
+        try:
+            yield visit
+        finally:
+            self.running -= 1
+            visit.left(self.clock())
+            self.tally.add(visit, self.clock())
+            self._judge(visit.outcome)
+
+    def _judge(self, outcome: Outcome) -> None:
+        """After a few failures in a row it rests, so that others are asked at once; any answer of its own ends the row."""
+        if outcome in (Outcome.ANSWERED, Outcome.REFUSED):
+            self.faults = 0
+        elif outcome is Outcome.FAILED:
+            self.faults += 1
+            if self.faults >= limits.UPSTREAM_FAULTS_MAX:
+                self.tally.rests += not self.is_resting
+                self.rests_until = self.clock() + int(limits.UPSTREAM_REST_S * NS)
 
     async def aclose(self) -> None:
         """Close its connections."""
@@ -67,12 +88,10 @@ class Upstreams:
     """The targets of one node. `clock` is int nanoseconds."""
 
     def __init__(self, targets: Iterable[Target], clock: Callable[[], int]) -> None:
-        self._clock = clock
         self.states = {target.name: TargetState(target, clock) for target in targets}
 
     def models(self) -> tuple[UpstreamModel, ...]:
         """Every model of every target, as the fleet's view takes them."""
-        now = self._clock()
         return tuple(
             UpstreamModel(
                 target=state.target.name,
@@ -82,7 +101,7 @@ class Upstreams:
                 lanes=state.target.lanes,
                 price_in=model.price_in,
                 price_out=model.price_out,
-                resting=now < state.rests_until,
+                resting=state.is_resting,
             )
             for state in self.states.values()
             for model in state.target.models.values()

@@ -74,7 +74,7 @@ class Reading:
         self._decoder = decoder
         self._relays = relays
         self._is_stream = request.stream
-        self._shows_usage = request.stream_usage or request.dialect is not Dialect.CHAT
+        self._shows_usage = request.stream_usage or request.dialect not in (Dialect.CHAT, Dialect.COMPLETIONS)
         self._estimate = estimated_prompt_tokens(request)
         self._fault: UpstreamFault | None = None
 

@@ -184,7 +184,8 @@ async def test_a_file_that_is_no_model_ends_the_start_with_one_sentence(tmp_path
 
 
 async def test_every_metric_in_the_table_is_rendered_in_the_text_format(tmp_path: Path) -> None:
-    node = make_node("simulated:sim", tmp_path)
+    upstreams = '{"t": {"url": "http://127.0.0.1:9/v1", "dialect": "openai", "models": ["far"]}}'
+    node = make_node("simulated:sim", tmp_path, UPSTREAMS=upstreams)
     async with running(node) as (service, tally):
         async with service.answer(chat("Hello")) as answer:
             assert [event async for event in answer.events]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
+from swimcluster.dissemination import Packer
 from swimcluster.gossip import AGAIN, AGAIN_MAX
 from swimcluster.member import MemberState
 from swimcluster.transmits import Datagram
@@ -117,7 +119,7 @@ def test_a_farewell_is_told_again_and_a_suspicion_is_not():
     bench.run(0.9)
     assert sum(swim.member("a").state is MemberState.SUSPECT for swim in machines[2:7]) >= 4
     for swim in machines[2:7]:
-        assert swim.core.gossip.again(0) == []
+        assert swim.core.gossip.again(1000) == [swim.core.table.gone["b"].claim_bytes("")]
     bench.run(3, until=lambda: missed.member("b").state is MemberState.LEFT)
 
 
@@ -133,6 +135,24 @@ def test_what_was_news_lately_is_bounded_and_ends():
         assert core.gossip.again(1000)
     assert not core.gossip.was_lately
     assert core.gossip.again(1000) == []
+
+
+def test_news_that_finds_no_room_in_a_ping_goes_first_in_the_next():
+    bench = Bench()
+    machines = bench.cluster(20, metadata_bytes_max=256, push_pull_interval_s=0, probe_interval_s=60)
+    core = machines[1].core
+    bench.run(2)
+    names = [entry.name for entry in core.table.sorted_live()]
+    core.packer = Packer(64, 64, 256)
+    while core.gossip.was_lately:
+        core.gossip.again(1000)
+    for name in names:
+        core.gossip.heard_news(name, "")
+    told = [core.gossip.again(200) for _ in range(AGAIN * len(names))]
+    each = [message for packet in told for message in packet]
+    assert Counter(each) == {core.table.live[name].alive_bytes: AGAIN for name in names}
+    assert len(set(each[: len(names)])) == len(names)  # nobody twice before all once
+    assert max(sum(map(len, packet)) for packet in told) <= 200
 
 
 def test_a_broadcast_wakes_a_resting_tick():
