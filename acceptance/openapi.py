@@ -33,6 +33,7 @@ def _command(url: str, report: Path, scale: Scale) -> list[str]:
     return [
         *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(report.with_name("schemathesis.toml"))),
         *("run", f"{url}/openapi.json"),
+        *("--exclude-path", "/admin/models/load"),  # a random word must not make a node fetch what is called so
         *(word for header in headers for word in ("--header", header)),
         *("--checks", CHECKS_RUN, "--phases", phases, "--continue-on-failure", "--no-color"),
         *("--max-examples", str(scale.pick(EXAMPLES_FULL, EXAMPLES_QUICK)), "--seed", str(SEED), "--workers", "2"),

@@ -156,6 +156,23 @@ RANKED: Final[Schema] = {
     ]
 }
 
+RESIDENT: Final = record(
+    id=TEXT,
+    state=TEXT,
+    on_demand=FLAG,
+    pinned=FLAG,
+    memory_bytes=maybe(COUNT),
+    held_bytes=COUNT,
+    uses=COUNT,
+    idle_s=maybe(NUMBER),
+    loads=COUNT,
+    load_s=maybe(NUMBER),
+    error=maybe(TEXT),
+    memory_=record(weights=COUNT, kv=COUNT, compute=COUNT, cache=COUNT),
+    progress_=record(stage=TEXT, fraction=NUMBER),
+)
+"""One model of a node, as operators are shown it."""
+
 REPLIES: Final[dict[str, Schema]] = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": COMPLETION,
@@ -179,6 +196,13 @@ REPLIES: Final[dict[str, Schema]] = {
     "/v1/responses/{id}/input_items": listing(record(id=TEXT)),
     "/props": record(total_slots=COUNT, model_alias=TEXT, chat_template=TEXT, modalities=OBJECT),
     "/slots": many(record(id=COUNT, n_ctx=COUNT, is_processing=FLAG)),
+    "/embedding": many(record(index=COUNT, embedding=VECTOR)),
+    "/admin/models": record(models=many(RESIDENT), memory=record(budget_bytes=COUNT, held_bytes=COUNT)),
+    "/admin/models/{id}": RESIDENT,
+    "/admin/models/load": RESIDENT,
+    "/admin/models/unload": RESIDENT,
+    "/metrics": TEXT,
+    "/openapi.json": record(openapi=TEXT, info=OBJECT, paths=OBJECT),
     "/cluster/state": record(members=many(record(name=TEXT, state=TEXT))),
 }
 """Replies to GET and POST, with status 200."""

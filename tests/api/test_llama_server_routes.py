@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import math
 import struct
+from typing import cast
 
 import openai
 import pytest
+from starlette.routing import Route
 
-from saiserve.api.openapi import BODIES, document
+from saiserve.api.admin import ModelAdmin, admin_routes
+from saiserve.api.openapi import document
 from saiserve.app import DELETE_ROUTES, GET_ROUTES, POST_ROUTES
 from tests.api.serving import KEY, SECRET, served_elsewhere, serving
 from tests.fakes.service import CARD, ScriptedService
@@ -144,12 +147,35 @@ async def test_without_a_model_name_the_only_ready_model_is_meant():
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")
 
 
-async def test_every_documented_route_exists_and_every_body_is_described():
+NODE_ROUTES = {("get", "/metrics")} | {
+    (method.lower(), route.path.replace("{id:path}", "{id}"))
+    for route in admin_routes(cast("ModelAdmin", None))
+    if isinstance(route, Route)
+    for method in (route.methods or set()) - {"HEAD"}
+}
+"""What a node adds to the routes of its API."""
+
+
+async def test_every_documented_route_exists_and_every_route_is_described():
     described = document()
-    for path, methods in described["paths"].items():
-        routed = {"get": GET_ROUTES, "post": POST_ROUTES, "delete": DELETE_ROUTES}
-        for method in methods:
-            assert path in routed[method] or path.replace("{id}", "{id:path}") in routed[method], (method, path)
-    assert set(BODIES) <= set(POST_ROUTES)
+    documented = {(method, path) for path, methods in described["paths"].items() for method in methods}
+    tables = {"get": GET_ROUTES, "post": POST_ROUTES, "delete": DELETE_ROUTES}
+    routed = {
+        (method, path.replace("{id:path}", "{id}")): handler
+        for method, table in tables.items()
+        for path, handler in table.items()
+    }
+    assert documented <= set(routed) | NODE_ROUTES
+    assert documented >= NODE_ROUTES
+    others = {handler for route, handler in routed.items() if route in documented}
+    undescribed = {route for route, handler in routed.items() if route not in documented and handler not in others}
+    assert not undescribed, "neither described nor another name of a route that is"
+    operators = {
+        path
+        for path, methods in described["paths"].items()
+        for m in methods.values()
+        if "cluster" in str(m["security"])
+    }
+    assert operators == {path for _, path in documented if path.startswith(("/admin", "/cluster", "/metrics"))}
     async with serving() as served, served.http(**{"x-sai-cluster": SECRET.decode()}) as http:
         assert (await http.get("/openapi.json")).json() == described

@@ -19,6 +19,7 @@ from tests.fakes.service import ScriptedService
 GOOD = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
     "/v1/completions": {"prompt": "x"},
+    "/embedding": {"content": "x"},
     "/v1/embeddings": {"input": "x"},
     "/v1/responses": {"input": [{"type": "message", "role": "user", "content": "x"}]},
     "/v1/responses/input_tokens": {"input": "x"},
