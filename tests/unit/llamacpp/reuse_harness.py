@@ -42,6 +42,7 @@ class Harness:
         hot_cells_max: int = 2048,
         host_bytes: int = 0,
         pins: bool = True,
+        park_after_s: float | None = None,
         before: Callable[[Step], None] = lambda _step: None,
     ) -> None:
         """`before` is called ahead of each step."""
@@ -56,6 +57,7 @@ class Harness:
                 hot_cells_max=hot_cells_max,
                 host_bytes_max=host_bytes,
                 pins=pins,
+                park_after_s=park_after_s,
                 prefill_rate=50_000.0,
                 decode_rate=5_000.0,
             ),
