@@ -47,8 +47,6 @@ REMEMBERED = 4096
 SMALL_BYTES = 4096
 """A body up to this size cannot inflate to more than a few hundred kilobytes whatever it holds."""
 
-Check = Callable[[Any], bool]
-
 pack: Callable[[object], bytes] = msgpack.Packer(use_bin_type=True).pack
 
 _CLASSES: dict[int, type[Message]] = {
@@ -153,9 +151,6 @@ class Decoder:
         self._addresses: dict[tuple[str, int], Address] = {}
         self._senders: dict[bytes, Sender] = {}
         self._news: dict[tuple[Any, ...], Message] = {}
-        self._checks: dict[int, tuple[type[Message], tuple[Check, ...]]] = {
-            kind: (cls, tuple(getattr(self, check) for check in _SHAPES[cls])) for kind, cls in _CLASSES.items()
-        }
 
     def address(self, host: str, port: int) -> Address:
         """Return the address, the same object for the same place while it is remembered."""
@@ -232,17 +227,16 @@ class Decoder:
         return message
 
     def _checked(self, item: tuple[Any, ...]) -> Message:
-        known = self._checks.get(item[0])
-        if known is None:
+        cls = _CLASSES.get(item[0])
+        if cls is None:
             raise DecodeError(f"unknown message kind {item[0]}")
-        cls, checks = known
-        if len(item) != len(checks) + 1:
+        shape = _SHAPES[cls]
+        if len(item) != len(shape) + 1:
             raise DecodeError(f"a message of kind {item[0]} has {len(item) - 1} fields")
-        fields = item[1:]
-        for place, check in enumerate(checks):
-            if not check(fields[place]):
-                raise DecodeError(f"a message of kind {item[0]} has a bad field {place + 1}")
-        return cls(*fields)
+        for place, check in enumerate(shape, 1):
+            if not getattr(self, check)(item[place]):
+                raise DecodeError(f"a message of kind {item[0]} has a bad field {place}")
+        return cls(*item[1:])
 
     @staticmethod
     def _is_u64(value: Any) -> bool:

@@ -342,12 +342,11 @@ class World:
         spins, deadline = 0, machine.next_deadline()
         for advanced in self._on_advanced:
             advanced(self, node, local, deadline)
-        while deadline is not None and deadline <= local:
+        while (deadline := machine.next_deadline()) is not None and deadline <= local:
             spins += 1
             if spins > SPINS_MAX:
                 raise StuckError(f"{node.name} wants to be woken at {deadline}, and it is {local} (seed {self.seed})")
             machine.advance(local)
-            deadline = machine.next_deadline()
 
     # Sending
 
