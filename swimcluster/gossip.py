@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from swimcluster.core import Core
 from swimcluster.dissemination import MISSES_MAX, SMALLEST_BYTES
 from swimcluster.member import MemberState
@@ -10,6 +12,8 @@ from swimcluster.timers import Timer
 
 REPEAT_FRACTION = 4
 """The tick after one that sent fresh news comes after this part of an interval: few wait a whole one."""
+TO_ALL = 4
+"""While the others are at most this many times the fan-out, own fresh news goes to all of them at once (0140)."""
 AGAIN = 10
 """Pings that tell a piece of news once more after it was sent as often as it should be."""
 AGAIN_MAX = 256
@@ -30,6 +34,7 @@ class Gossip:
         self._tick_at = 0
         self._next_fresh_at = core.now
         self._is_repeat = False
+        self._is_own_fresh = False
         self._round: list[str] = []
         self._informed: set[str] = set()
         self._again: dict[str, int] = {}
@@ -45,21 +50,29 @@ class Gossip:
     # News -------------------------------------------------------------------------------------------------------
 
     def heard_news(self, name: str, heard_from: str) -> None:
-        """Hear of fresh news about a member; the next tick prefers others than these two."""
-        live = self._core.table.live
+        """Hear of fresh news about a member; the next tick prefers others than these two.
+
+        Where an author tells everybody itself, its news is repeated a little later, for whom its packet missed.
+        """
+        core, live = self._core, self._core.table.live
         self._informed.update(knowing for knowing in (name, heard_from) if knowing in live)
         self._again.pop(name, None)
         if len(self._again) >= AGAIN_MAX:
             del self._again[next(iter(self._again))]
         self._again[name] = AGAIN
-        self.hasten()
+        is_own = name == core.identity.name
+        self._is_own_fresh = self._is_own_fresh or is_own
+        self.hasten(self._interval // REPEAT_FRACTION if heard_from == name and self._tells_all() else 0)
 
-    def hasten(self) -> None:
-        """Tick now, or one interval after the last tick that was hastened."""
+    def _tells_all(self) -> bool:
+        return len(self._core.table.live) <= TO_ALL * self._core.config.gossip_nodes
+
+    def hasten(self, after: int = 0) -> None:
+        """Tick in `after` nanoseconds, or one interval after the last tick that was hastened."""
         core = self._core
         if not self._interval or not core.is_active:
             return
-        at = max(core.now, self._next_fresh_at)
+        at = max(core.now + after, self._next_fresh_at)
         if self._timer is None or at < self._tick_at:
             self._is_repeat = False
             self._arm(at)
@@ -119,13 +132,21 @@ class Gossip:
         # Vitals that wait are the vitals of a later tick: it must come.
         speaks = has_news or bool(core.identity.vitals_counter) or self._pending_vitals is not None
         is_fresh = packer.updates.has_unsent or packer.broadcasts.has_unsent
-        targets = self._targets(core.config.gossip_nodes) if speaks else []
+        targets: list[Entry] = []
+        if speaks:
+            tells_all = self._is_own_fresh and self._tells_all()
+            targets = list(core.table.live.values()) if tells_all else self._targets(core.config.gossip_nodes)
+        self._is_own_fresh = False
         self._informed.clear()
         dead = self._one_dead(now)
         if dead is not None:
             targets.append(dead)
         if speaks or dead is not None:
             self._arm_next(now, is_fresh=is_fresh)
+        else:
+            # The next news begins a round of its own. This one's rest is what the last news left over, the same few
+            # at every member: they would be last again.
+            self._round.clear()
         if not targets:
             return
         # One signed packet for all targets: counters are judged by each receiver for itself.
@@ -145,20 +166,30 @@ class Gossip:
             self._arm(now + self._interval)
 
     def _targets(self, count: int) -> list[Entry]:
-        live, informed = self._core.table.live, self._informed
-        chosen: list[Entry] = []
+        live = self._core.table.live
         if len(live) <= count:
             return list(live.values())
+        chosen: dict[str, Entry] = {}
         while len(chosen) < count:
             if not self._round:
-                # Each member once per round: the age of vitals has a bound, and is half of it on average.
-                taken = {entry.name for entry in chosen}
-                self._round = [entry.name for entry in self._core.table.sorted_live() if entry.name not in taken]
-                self._core.rng.shuffle(self._round)
-            entry = live.get(self._next_of_round(informed))
-            if entry is not None:
-                chosen.append(entry)
-        return chosen
+                self._begin_round(chosen, count - len(chosen))
+            name = self._next_of_round(self._informed)
+            if name in live and name not in chosen:
+                chosen[name] = live[name]
+        return list(chosen.values())
+
+    def _begin_round(self, taken: Container[str], needed: int) -> None:
+        """Put every member into a new round once: the age of vitals has a bound, and is half of it on average.
+
+        Those this tick has taken already, from the end of the last round, come after the `needed` ones it still takes.
+        """
+        core = self._core
+        names = [entry.name for entry in core.table.sorted_live()]
+        self._round = [name for name in names if name not in taken]
+        core.rng.shuffle(self._round)
+        for name in names:
+            if name in taken:
+                self._round.insert(core.below(len(self._round) - needed + 1), name)
 
     def _next_of_round(self, informed: set[str]) -> str:
         """Take the next name of the round; who knows the news already comes later, within the round."""
