@@ -82,7 +82,8 @@ class Driver:
         self._exchanging = 0
         self._datagrams_taken = 0
         self._armed_for: int | None = None
-        self._alarm = trio.CancelScope()
+        self._alarm: trio.CancelScope | None = None
+        """Rings when the machine is due; None while its task is awake and sees for itself."""
         self._nursery: trio.Nursery | None = None
         self._stop = trio.CancelScope(shield=True)
 
@@ -137,9 +138,11 @@ class Driver:
             self._give("advance")
             self._carry()
             deadline = self.machine.next_deadline()
-        if deadline != self._armed_for or (deadline is not None and deadline <= now):
-            self._arm(now, deadline)
-        self.inputs.unpark_all()
+        if self._alarm is not None and (deadline != self._armed_for or (deadline is not None and deadline <= now)):
+            self._armed_for = deadline
+            self._alarm.deadline = _ring_at(now, deadline)  # Nobody is woken for that.
+        if self.inputs:
+            self.inputs.unpark_all()
 
     def _carry(self) -> None:
         while events := self.machine.events():
@@ -155,11 +158,6 @@ class Driver:
 
     # Time -------------------------------------------------------------------------------------------------------
 
-    def _arm(self, now: int, deadline: int | None) -> None:
-        """Move the alarm; nobody is woken for that."""
-        self._armed_for = deadline
-        self._alarm.deadline = math.inf if deadline is None else trio.current_time() + (deadline - now) / NS_PER_S
-
     async def _keep_time(self) -> None:
         task = trio.lowlevel.current_task()
 
@@ -169,10 +167,13 @@ class Driver:
             return trio.lowlevel.Abort.FAILED
 
         while True:
-            with trio.CancelScope() as self._alarm:
-                self._arm(self._clock(), self.machine.next_deadline())
+            self._armed_for = deadline = self.machine.next_deadline()
+            with trio.CancelScope(deadline=_ring_at(self._clock(), deadline)) as alarm:
+                self._alarm = alarm
                 await trio.lowlevel.wait_task_rescheduled(ring)
-            await trio.lowlevel.checkpoint_if_cancelled()
+            self._alarm = None
+            if not alarm.cancel_called:
+                await trio.lowlevel.checkpoint_if_cancelled()  # It was not the alarm that rang.
             now, deadline = self._clock(), self.machine.next_deadline()
             if deadline is not None and deadline <= now:
                 if now - deadline >= LATE_NS:
@@ -274,3 +275,8 @@ class Driver:
             else:
                 return answer
         return None
+
+
+def _ring_at(now: int, deadline: int | None) -> float:
+    """Return trio's time for a deadline of the machine; for ever when there is none."""
+    return math.inf if deadline is None else trio.current_time() + (deadline - now) / NS_PER_S

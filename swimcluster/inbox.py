@@ -10,11 +10,12 @@ from swimcluster.address_conflicts import AddressConflicts
 from swimcluster.codec import encode_message
 from swimcluster.core import Core
 from swimcluster.errors import DecodeError
-from swimcluster.events import PeerRefused, VitalsChanged
+from swimcluster.events import VitalsChanged
 from swimcluster.mac import (
     HELLO_MAGIC,
     REFUSAL_MAGIC,
     VERSION,
+    Frame,
     FrameKind,
     Hello,
     RejectedError,
@@ -44,12 +45,10 @@ from swimcluster.messages import (
     User,
 )
 from swimcluster.rate_limit import SourceLimiter
+from swimcluster.refusals import Refusals
 from swimcluster.replay_window import ReplayWindows
 from swimcluster.transmits import JoinStatus, PendingReply
 
-REFUSALS_TOLD_MAX = 256
-REFUSAL_QUIET_S = 60.0
-"""A refusal by the same address is told once in this time."""
 STRANGERS_MAX = 1024
 """Unknown senders whose last Introduce is remembered."""
 
@@ -68,7 +67,7 @@ class Inbox:
         self._limiter = SourceLimiter(core.config.source_rate_max)
         self._windows = ReplayWindows(2 * core.config.members_max)
         self._asked: dict[bytes, int] = {}
-        self._refused: dict[tuple[Address | None, str], int] = {}
+        self.refusals = Refusals(core)
         self._in_datagrams: dict[type[Message], Handler] = {
             Ping: self._on_ping,
             Ack: self._on_ack,
@@ -97,7 +96,8 @@ class Inbox:
             statistics.dropped_rate += 1
             return
         try:
-            packet = self._open(FrameKind.DATAGRAM, data)[0]
+            frame = self._open(FrameKind.DATAGRAM, data)
+            packet = core.decoder.decode(frame.instance, frame.body)
         except RejectedError as rejected:
             self._count(now, rejected)
             return
@@ -107,11 +107,11 @@ class Inbox:
         if core.status is not JoinStatus.LEFT and core.status is not JoinStatus.NAME_IN_USE:
             self.take(now, packet, synced=False)
 
-    def _open(self, kind: FrameKind, data: bytes) -> tuple[Packet, bytes]:
-        """Return the packet and its binding.
+    def _open(self, kind: FrameKind, data: bytes) -> Frame:
+        """Return an authentic frame that was not seen before.
 
         Raises:
-            DecodeError: it is not to be taken; RejectedError names the counter.
+            RejectedError: it is not to be taken; the error names the counter.
         """
         core = self._core
         frame = open_frame(core.keyring, kind, data)
@@ -120,12 +120,12 @@ class Inbox:
                 raise RejectedError("dropped_own" if frame.counter <= core.counter else "clone")
         elif not self._windows.is_fresh(frame.instance, frame.counter):
             raise RejectedError("dropped_replay")
-        return core.decoder.decode(frame.instance, frame.body), binding_of(frame.instance, frame.counter)
+        return frame
 
-    def _open_request(self, hello: Hello, frame: bytes) -> tuple[Packet, bytes]:
+    def _open_request(self, hello: Hello, data: bytes) -> Frame:
         if hello.version != VERSION:
             raise RejectedError("dropped_version")
-        return self._open(FrameKind.REQUEST, frame)
+        return self._open(FrameKind.REQUEST, data)
 
     def _count(self, now: int, rejected: RejectedError) -> None:
         statistics = self._core.statistics
@@ -159,20 +159,21 @@ class Inbox:
             return None
         hello: Hello | None = None
         try:
-            hello, frame = split_hello(HELLO_MAGIC, data)
-            packet, binding = self._open_request(hello, frame)
+            hello, rest = split_hello(HELLO_MAGIC, data)
+            frame = self._open_request(hello, rest)
+            packet = core.decoder.decode(frame.instance, frame.body)
         except RejectedError as rejected:
             self._count(now, rejected)
             if hello is None or rejected.counter not in REFUSED:
                 return None
-            self._tell_refusal(now, source, hello)
+            self.refusals.of_caller(now, source, hello)
             return self._refusal(data)
         except DecodeError:
             statistics.dropped_malformed += 1
             return None
         if core.status in {JoinStatus.LEFT, JoinStatus.NAME_IN_USE}:
             return None
-        return self._answer(now, packet, binding)
+        return self._answer(now, packet, binding_of(frame.instance, frame.counter))
 
     def _answer(self, now: int, packet: Packet, binding: bytes) -> bytes | PendingReply | None:
         core = self._core
@@ -206,7 +207,7 @@ class Inbox:
             return
         try:
             if data[:2] == REFUSAL_MAGIC:
-                self._tell_refusal(now, pending.destination, split_hello(REFUSAL_MAGIC, data)[0])
+                self.refusals.by_seed(now, pending.destination, split_hello(REFUSAL_MAGIC, data)[0])
                 raise RejectedError("dropped_key")
             frame = open_frame(core.keyring, FrameKind.REPLY, data, pending.binding)
             packet = core.decoder.decode(frame.instance, frame.body)
@@ -228,27 +229,6 @@ class Inbox:
     def _failed(self, now: int, owner: Any) -> None:
         self._core.statistics.exchanges_failed += 1
         owner.failed(now)
-
-    def _tell_refusal(self, now: int, address: Address | None, hello: Hello) -> None:
-        core = self._core
-        key = (address, hello.cluster)
-        told_at = self._refused.get(key)
-        if told_at is not None and now - told_at < core.config.ns(REFUSAL_QUIET_S):
-            return
-        if len(self._refused) >= REFUSALS_TOLD_MAX:
-            del self._refused[next(iter(self._refused))]
-        self._refused[key] = now
-        core.emit(PeerRefused(address, self._difference(hello)))
-
-    def _difference(self, hello: Hello) -> str:
-        core = self._core
-        if hello.version != VERSION:
-            return f"it speaks protocol version {hello.version}, this node {VERSION}: run the same release on both"
-        if hello.cluster != core.config.cluster:
-            return f"it is of cluster {hello.cluster!r}, this node of {core.config.cluster!r}: set the same name"
-        theirs = ", ".join(key_id.hex() for key_id in hello.key_ids)
-        ours = ", ".join(key_id.hex() for key_id in core.keyring.ids())
-        return f"its key ids are {theirs}, this node's {ours}: give both one key in common that the sender signs with"
 
     # Message handlers -------------------------------------------------------------------------------------------
 

@@ -61,7 +61,9 @@ class FlightRecorder:
             if pending is not None:
                 segment.bindings[len(segment.inputs)] = pending.binding
         segment.inputs.append(Input(now, call, arguments))
-        segment.bytes += sum(len(argument) for argument in arguments if isinstance(argument, bytes))
+        for argument in arguments:
+            if isinstance(argument, bytes):
+                segment.bytes += len(argument)
 
     def dump(self) -> bytes:
         """Return everything kept, without secrets, in the form `python -m swimcluster.replay` reads."""

@@ -21,6 +21,8 @@ FIRST_PORT = 21_000
 SPARES = 3
 """Processes started beforehand for those who return, so that no start of an interpreter is measured."""
 SETTLE_S = 2.0
+IDLE_AFTER_S = 12.0
+"""From the last join until the idle cluster is metered: by then neither side repeats the news of the joins."""
 CHANGE_PAUSE_S = 1.0
 """So that a change does not meet the news of the last one."""
 START_S = 120.0
@@ -153,7 +155,7 @@ async def live(side: str, members: int, steady_s: float, changes: int, patience_
     async with trio.open_nursery() as nursery:
         cluster = Experiment(side, members, nursery)
         life.join = await cluster.start(members)
-        await trio.sleep(SETTLE_S)
+        await trio.sleep(IDLE_AFTER_S)
         life.cpu_s_per_member_minute, life.bytes_per_member_second = await cluster.load(steady_s)
         for number in range(changes):
             await trio.sleep(CHANGE_PAUSE_S)

@@ -71,6 +71,7 @@ class UdpDatagrams:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._is_ipv6 = sock.family == socket.AF_INET6
         self._memory = ShortMemory()
         self._buffer = memoryview(bytearray(DATAGRAM_BYTES_MAX))
         self._may_hold_more = True
@@ -105,7 +106,7 @@ class UdpDatagrams:
 
     def _send_at_once(self, target: Address, data: bytes) -> bool | None:
         host = target.host
-        if self._sock.family == socket.AF_INET6 and ":" not in host:
+        if self._is_ipv6 and ":" not in host:
             host = IPV4_MAPPED + host
         try:
             self._sock.sendto(data, (host, target.port))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from swimcluster.address import Address
 from swimcluster.codec import encode_message
 from swimcluster.errors import ConfigError
 from swimcluster.events import (
     PeerRefused,
 )
-from swimcluster.inbox import REFUSALS_TOLD_MAX
 from swimcluster.mac import FrameKind, Hello, binding_of, open_frame, seal, split_hello
 from swimcluster.messages import Introduce
+from swimcluster.refusals import TOLD_MAX
 from tests.fakes.swim_bench import KEY, Bench, S, address, machine
 
 OTHER_KEY = b"another sixteen bytes"
@@ -191,12 +192,26 @@ def test_broken_replies_fail_the_exchange():
     assert binding == binding_of(a.local.instance, a.core.counter)
 
 
-def test_refusals_told_are_bounded():
+def test_refusals_told_are_bounded_whoever_dials_and_however_often():
     bench = Bench()
-    a, *_ = bench.cluster(2, source_rate_max=0)
-    for i in range(REFUSALS_TOLD_MAX + 5):
-        a.core.inbox._tell_refusal(bench.now, address(1000 + i), Hello(1, "other", ()))
-    assert len(a.core.inbox._refused) == REFUSALS_TOLD_MAX
+    a, *_ = bench.cluster(2)
+    refusals, hello = a.core.inbox.refusals, Hello(1, "other", ())
+
+    def told() -> int:
+        return sum(isinstance(event, PeerRefused) for event in a.events())
+
+    for port in range(1000, 1100):
+        refusals.of_caller(bench.now, Address("10.9.9.9", port), hello)
+        refusals.of_caller(bench.now, None, hello)
+    assert told() == 2  # one for the host, one for whoever has no address
+    for port in range(1000, 1005 + TOLD_MAX):
+        refusals.by_seed(bench.now, address(port), hello)
+    assert told() == TOLD_MAX - 2
+    later = bench.now + 61 * S
+    refusals.of_caller(later, Address("10.9.9.9", 1), hello)
+    refusals.by_seed(later, address(9), hello)
+    assert told() == 2
+    assert len(refusals) == TOLD_MAX
 
 
 def test_a_flood_from_one_source_is_dropped_before_any_check():
