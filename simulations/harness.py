@@ -8,7 +8,8 @@ from typing import Any
 from swimcluster.testing.cluster import SimulatedCluster
 from swimcluster.testing.network import SECOND, Network
 from swimcluster.testing.node import Node
-from swimcluster.testing.world import Observer, World
+from swimcluster.testing.observer import Observer
+from swimcluster.testing.world import World
 
 SWIM_ONLY: dict[str, Any] = {
     "gossip_interval_s": 0,

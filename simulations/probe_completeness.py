@@ -11,9 +11,10 @@ from swimcluster.messages import Ping
 from swimcluster.testing.cluster import SimulatedCluster
 from swimcluster.testing.network import SECOND
 from swimcluster.testing.node import Node
+from swimcluster.testing.observer import Observer
 from swimcluster.testing.search import map_seeds
 from swimcluster.testing.wire import Wire
-from swimcluster.testing.world import Observer, World
+from swimcluster.testing.world import World
 
 INTERVAL_S = 1.0
 SLACK_S = 0.1

@@ -37,12 +37,13 @@ from swimcluster.testing.membership_faults import (
 )
 from swimcluster.testing.network import Burst, Constant, LogNormal, Network, Trouble, Uniform
 from swimcluster.testing.node import Node
+from swimcluster.testing.observer import Observer
 from swimcluster.testing.randomness import fork
 from swimcluster.testing.search import Outcome, search
 from swimcluster.testing.shrink import shrink
 from swimcluster.testing.timeline import Timeline
 from swimcluster.testing.wire import Wire
-from swimcluster.testing.world import Observer, StuckError, World
+from swimcluster.testing.world import StuckError, World
 
 __all__ = [
     "Answers",

@@ -11,7 +11,8 @@ from swimcluster.testing.cluster import SimulatedCluster
 from swimcluster.testing.faults import Undo
 from swimcluster.testing.membership_faults import cluster_of
 from swimcluster.testing.node import Node
-from swimcluster.testing.world import Observer, World
+from swimcluster.testing.observer import Observer
+from swimcluster.testing.world import World
 
 Answer = Callable[[str, str, bytes], bytes | None]
 """(member asked, member that asks, payload) → reply; None leaves the request without one."""

@@ -8,7 +8,8 @@ from swimcluster.address import Address
 from swimcluster.member import Member, MemberState
 from swimcluster.testing.network import SECOND
 from swimcluster.testing.node import Input, Node
-from swimcluster.testing.world import Observer, World
+from swimcluster.testing.observer import Observer
+from swimcluster.testing.world import World
 
 if TYPE_CHECKING:
     from swimcluster.testing.invariants import Checks

@@ -12,19 +12,18 @@ from typing import Any
 
 from swimcluster.address import Address
 from swimcluster.config import Config
-from swimcluster.errors import DecodeError
 from swimcluster.member import Member, MemberState
-from swimcluster.snapshot import KnownAddress, Snapshot, decode_snapshot, encode_snapshot
 from swimcluster.swim import Swim
+from swimcluster.testing.disk import SnapshotKeeper, read_disk
 from swimcluster.testing.network import MILLISECOND, SECOND, Network
 from swimcluster.testing.node import Node
+from swimcluster.testing.observer import Observer
 from swimcluster.testing.randomness import fork
-from swimcluster.testing.world import Observer, World
+from swimcluster.testing.world import World
 from swimcluster.transmits import JoinStatus
 
 KEY = b"a key for simulations only"
 WALL_START_MS = 1_750_000_000_000
-SNAPSHOT_EVERY_NS = 5 * SECOND
 PRESETS: dict[str, Callable[..., Config]] = {"lan": Config.lan, "wan": Config.wan, "local": Config.local}
 
 
@@ -40,6 +39,10 @@ class Place:
     wall_skew_ms: int = 0
     leaving: bool = False
     snapshot_due: bool = False
+    snapshot_differs: bool = False
+    """Whether something happened that changes what is written."""
+    written: object = None
+    """What the last snapshot says beside the living."""
 
 
 class SimulatedCluster:
@@ -87,7 +90,7 @@ class SimulatedCluster:
             self.add(name, seeds=seeds or ([] if i == 0 else [self._address(0)]))
         for name, seed_name in zip(names, seeds, strict=False):
             self.world.network.bind(seed_name, name)
-        self.world.watch(_Keeper(self))
+        self.world.watch(SnapshotKeeper(self))
         for observer in observers:
             self.world.watch(observer)
 
@@ -134,6 +137,7 @@ class SimulatedCluster:
     def _boot(self, node: Node, now: int) -> Any:
         place = self.places[node.name]
         place.leaving = place.snapshot_due = False
+        place.snapshot_differs, place.written = True, None
         known = read_disk(node)
         machine = self.machine_class(
             self.config(node.name),
@@ -216,25 +220,41 @@ class SimulatedCluster:
     def differences(self, *, most: int = 10, among: Iterable[str] | None = None) -> list[str]:
         """What keeps the views from being one, as sentences; empty when all agree with the facts."""
         names = self.running() if among is None else list(among)
-        facts = {self.places[name].member: self.machine(name).local for name in names}
+        facts = self._facts(names)
         found: list[str] = []
         for observer in names:
-            view = self.view(observer)
-            for member, fact in facts.items():
-                fault = _fault(view.get(member), fact)
-                if fault:
-                    found.append(f"{observer} has {member} {fault}")
-            found.extend(f"{observer} has {name}, which does not run" for name in view if name not in facts)
+            found += self._faults(observer, facts)
             if len(found) >= most:
                 return found[:most]
+        return found
+
+    def _facts(self, names: Iterable[str]) -> dict[str, Member]:
+        return {self.places[name].member: self.machine(name).local for name in names}
+
+    def _faults(self, observer: str, facts: dict[str, Member]) -> list[str]:
+        """What one process sees otherwise than it is, as sentences."""
+        view, found = self.view(observer), []
+        for member, fact in facts.items():
+            fault = _fault(view.get(member), fact)
+            if fault:
+                found.append(f"{observer} has {member} {fault}")
+        found.extend(f"{observer} has {name}, which does not run" for name in view if name not in facts)
         return found
 
     def settle(self, *, limit_s: float, every_s: float = 0.25, among: Iterable[str] | None = None) -> float | None:
         """Run until all views agree with the facts; the seconds it took, or None when the limit came first."""
         start = self.world.now
-        agreed = self.world.run_while(
-            lambda: bool(self.differences(most=1, among=among)), limit_s=limit_s, every_s=every_s
-        )
+        behind: list[str] = []
+
+        def differ() -> bool:
+            # Whoever was behind at the last look most likely still is: one view tells, instead of all.
+            names = self.running() if among is None else list(among)
+            facts = self._facts(names)
+            observers = [*(observer for observer in behind if observer in names), *names]
+            behind[:] = next(([observer] for observer in observers if self._faults(observer, facts)), [])
+            return bool(behind)
+
+        agreed = self.world.run_while(differ, limit_s=limit_s, every_s=every_s)
         return (self.world.now - start) / SECOND if agreed else None
 
 
@@ -248,39 +268,3 @@ def _fault(seen: Member | None, fact: Member) -> str:
     if seen.address != fact.address:
         return f"at {seen.address} instead of {fact.address}"
     return "" if seen.metadata == fact.metadata else "with other metadata"
-
-
-def read_disk(node: Node) -> Snapshot:
-    """What a process finds in its state folder; unreadable is empty."""
-    try:
-        return decode_snapshot(node.disk["snapshot"]) if "snapshot" in node.disk else Snapshot()
-    except DecodeError:
-        return Snapshot()
-
-
-class _Keeper(Observer):
-    """Writes each member's snapshot as the driver does: after a change, at most once per five seconds."""
-
-    def __init__(self, cluster: SimulatedCluster) -> None:
-        self.cluster = cluster
-
-    def booted(self, world: World, node: Node) -> None:
-        if node.name in self.cluster.places:
-            self._write(node)
-
-    def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
-        place = self.cluster.places.get(node.name) if events else None
-        if place is not None and not place.snapshot_due:
-            place.snapshot_due = True
-            world.after(SNAPSHOT_EVERY_NS, self._due, node, node.life)
-
-    def _due(self, node: Node, life: int) -> None:
-        if node.life == life and node.machine is not None:
-            self.cluster.places[node.name].snapshot_due = False
-            self._write(node)
-
-    def _write(self, node: Node) -> None:
-        machine: Any = node.machine
-        live = [KnownAddress(m.name, m.address) for m in machine.members() if not m.is_local]
-        gone = [KnownAddress(m.name, m.address, failed=True) for m in machine.departed() if m.state == MemberState.DEAD]
-        node.write("snapshot", encode_snapshot(Snapshot(machine.local.epoch, (*live, *gone))))

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from swimcluster.testing.node import Input, Node
-from swimcluster.testing.world import Observer, World
+from swimcluster.testing.observer import Observer
+from swimcluster.testing.world import World
 
 
 class Coverage(Observer):

@@ -28,8 +28,9 @@ from swimcluster.testing.cluster import Place, SimulatedCluster
 from swimcluster.testing.invariants import Checks
 from swimcluster.testing.network import SECOND
 from swimcluster.testing.node import Input, Node
+from swimcluster.testing.observer import Observer
 from swimcluster.testing.wire import Wire
-from swimcluster.testing.world import Observer, World
+from swimcluster.testing.world import World
 from swimcluster.transmits import Datagram
 
 KINDS: Final = {

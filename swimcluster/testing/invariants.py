@@ -30,7 +30,8 @@ from swimcluster.testing.checkers_of_views import (
 from swimcluster.testing.cluster import SimulatedCluster
 from swimcluster.testing.network import SECOND
 from swimcluster.testing.node import Input, Node
-from swimcluster.testing.world import Observer, World
+from swimcluster.testing.observer import Observer
+from swimcluster.testing.world import World
 
 VIOLATIONS_MAX = 20
 

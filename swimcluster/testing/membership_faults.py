@@ -10,7 +10,8 @@ from swimcluster.errors import ConfigError
 from swimcluster.testing.cluster import SimulatedCluster
 from swimcluster.testing.faults import Undo
 from swimcluster.testing.node import Node
-from swimcluster.testing.world import Observer, World
+from swimcluster.testing.observer import Observer
+from swimcluster.testing.world import World
 
 
 def cluster_of(world: World) -> SimulatedCluster:

@@ -7,7 +7,8 @@ from typing import Any
 
 from swimcluster.testing.network import SECOND
 from swimcluster.testing.node import Input, Node
-from swimcluster.testing.world import Observer, World
+from swimcluster.testing.observer import Observer
+from swimcluster.testing.world import World
 
 LINES_MAX = 10_000
 

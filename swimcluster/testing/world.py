@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from swimcluster.address import Address
+from swimcluster.testing.exchanges import Exchanges
 from swimcluster.testing.machine import Machine
-from swimcluster.testing.network import MILLISECOND, SECOND, Network, Recorded
+from swimcluster.testing.network import SECOND, Network, Recorded
 from swimcluster.testing.node import INBOX_MAX, Input, Node
+from swimcluster.testing.observer import Observer
 from swimcluster.testing.randomness import fork
 
-REFUSED_AFTER_NS = 1 * MILLISECOND
-"""A connection to a host without a listener is refused after about a round trip."""
 SPINS_MAX = 1000
 """Wakes in a row at one time after which a machine is called stuck."""
 
@@ -28,28 +28,6 @@ Boot = Callable[[Node, int], Machine]
 
 class StuckError(Exception):
     """A machine asks to be woken now, again and again."""
-
-
-class Observer:
-    """Watches a world. Override what is of interest; every method is called after the fact."""
-
-    def booted(self, world: World, node: Node) -> None:
-        """A process has started."""
-
-    def stopped(self, world: World, node: Node) -> None:
-        """A process has ended."""
-
-    def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
-        """A machine took one input (`kind` datagram, request, reply, failure, wake or call)."""
-
-    def received(self, world: World, node: Node, item: Input) -> None:
-        """An input is about to be given to a machine."""
-
-    def advanced(self, world: World, node: Node, local: int, deadline: int | None) -> None:
-        """A machine was advanced to `local` on its clock, and now names `deadline`."""
-
-    def noted(self, world: World, text: str) -> None:
-        """A fault began or ended."""
 
 
 class World:
@@ -69,6 +47,7 @@ class World:
         self._sequence = 0
         self._hash = hashlib.blake2b(digest_size=16)
         self._clocks = fork(seed, "clocks")
+        self._exchanges = Exchanges(self)
         self._index()
         for observer in observers:
             self.watch(observer)
@@ -238,9 +217,10 @@ class World:
         if node is None or node.machine is None:
             self.network.counts["unbound"] += 1
             return
-        self._accept(node, item)
+        self.accept(node, item)
 
-    def _accept(self, node: Node, item: Input) -> None:
+    def accept(self, node: Node, item: Input) -> None:
+        """Give a process an input that has come to it, or put it into its buffer while it does not read."""
         if node.paused or node.held or node.inbox or node.busy_until > self.now:
             if len(node.inbox) >= INBOX_MAX:
                 node.overflowed += 1
@@ -271,7 +251,7 @@ class World:
                 machine.receive_datagram(local, item.source, item.data)
             elif kind == "request":
                 reply = machine.exchange_received(local, item.source, item.data)
-                self._reply(node, item, reply)
+                self._exchanges.reply(node, item, reply)
             elif item.id in node.dials:
                 node.dials.discard(item.id)
                 if kind == "reply":
@@ -352,7 +332,7 @@ class World:
 
     def _transmit(self, node: Node, item: Any) -> None:
         if hasattr(item, "timeout_ns"):
-            self._dial(node, item)
+            self._exchanges.dial(node, item)
             return
         node.sent_datagrams += 1
         node.sent_bytes += len(item.data)
@@ -378,65 +358,10 @@ class World:
             machine.send_failed(node.local(self.now), destination)
             self._settle(node, "failure")
 
-    def _dial(self, node: Node, item: Any) -> None:
-        node.sent_exchanges += 1
-        node.dials.add(item.id)
-        failure = Input("failure", None, b"", item.id)
-        self.at(self.now + item.timeout_ns, self._return, node, node.life, failure)
-        if node.send_fails:
-            self.at(self.now, self._return, node, node.life, failure)
-            return
-        network = self.network
-        if network.recorded is not None:
-            network.recorded.append(Recorded(node.address, item.destination, item.data, True))
-        holder = network.holder(item.destination)
-        if holder is None:
-            return
-        there = network.segment(node.name, holder)
-        back = network.segment(holder, node.name)
-        if there is None or back is None:
-            return
-        request = Input("request", node.address, item.data, item.id, (node, node.life, item.id))
-        self.at(self.now + there + back + there, self._connect, item.destination, request, failure)
-
-    def _connect(self, destination: Address, request: Input, failure: Input) -> None:
-        """A request has crossed: give it to whoever listens there, or refuse it."""
-        holder = self.network.holder(destination)
-        target = None if holder is None else self.nodes[holder]
-        if target is not None and target.machine is not None:
-            self._accept(target, request)
-        elif target is not None and request.caller is not None:
-            node, life, _ = request.caller
-            self.at(self.now + REFUSED_AFTER_NS, self._return, node, life, failure)
-
-    def _reply(self, node: Node, request: Input, reply: Any) -> None:
-        """Send the answer to a request back to its caller, if there is one (a replayed request has none)."""
-        if request.caller is None:
-            return
-        owed = getattr(reply, "request_id", None)
-        if owed is not None:
-            node.owed[owed] = request
-            return
-        caller, life, number = request.caller
-        path = self.network.path(node.name, caller.name)
-        if path.half_open and self.network.luck(node.name).random() < path.half_open:
-            return
-        delay = self.network.segment(node.name, caller.name)
-        if delay is None:
-            return
-        answered = isinstance(reply, bytes)
-        answer = Input("reply" if answered else "failure", node.address, reply if answered else b"", number)
-        self.at(self.now + delay + path.exchange_delay_ns, self._return, caller, life, answer)
-
     def answer(self, node: Node, life: int, request_id: int, payload: bytes) -> None:
         """Let a node's application answer a request that its machine has handed on, if that life still runs."""
         machine: Any = node.machine
         if node.life == life and machine is not None:
             reply = machine.respond(node.local(self.now), request_id, payload)
-            self._reply(node, node.owed.pop(request_id, Input("request", None, b"")), reply)
+            self._exchanges.reply(node, node.owed.pop(request_id, Input("request", None, b"")), reply)
             self._settle(node, "call")
-
-    def _return(self, node: Node, life: int, item: Input) -> None:
-        """Bring the outcome of an exchange to its caller, unless that life is over or has an outcome already."""
-        if node.life == life and node.machine is not None and item.id in node.dials:
-            self._accept(node, item)

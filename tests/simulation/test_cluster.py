@@ -27,6 +27,7 @@ from swimcluster.testing import (
     Wire,
     play,
 )
+from swimcluster.testing.disk import read_disk
 from swimcluster.testing.network import SECOND, Network
 
 
@@ -191,3 +192,26 @@ def test_a_timeline_tells_a_member_s_life():
 def test_words_for_bytes_that_are_not_of_this_cluster():
     cluster = SimulatedCluster(1, seed=1)
     assert "not a datagram" in Wire(cluster.config("n000")).describe(b"junk")
+
+
+def test_a_snapshot_says_who_lives_where_and_who_died_until_that_is_forgotten():
+    cluster = SimulatedCluster(4, seed=1, reconnect_for_s=60.0, tombstone_s=60.0)
+    cluster.start_all()
+    assert cluster.settle(limit_s=30) is not None
+
+    def written() -> dict[str, tuple[str, bool]]:
+        known = read_disk(cluster.world.nodes["n000"]).addresses
+        return {one.name: (one.address.host, one.failed) for one in known}
+
+    cluster.world.run_for(15)
+    assert written() == {f"n00{i}": (f"10.0.0.{i}", False) for i in (1, 2, 3)}
+    elsewhere = Address("10.9.9.9", 9)
+    cluster.world.move(cluster.world.nodes["n001"], elsewhere)
+    cluster.call("n001", "readvertise", elsewhere)
+    cluster.stop("n002")
+    cluster.world.run_for(30)
+    assert written() == {"n001": ("10.9.9.9", False), "n002": ("10.0.0.2", True), "n003": ("10.0.0.3", False)}
+    cluster.world.run_for(90)
+    cluster.call("n003", "set_metadata", b"some event")
+    cluster.world.run_for(6)
+    assert "n002" not in written()
