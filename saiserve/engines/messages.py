@@ -97,6 +97,8 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     mirostat_eta: float = 0.1
     after_stages: bool = False
     """Log-probabilities are those the token was drawn by, after all stages, instead of the model's own."""
+    lora: tuple[tuple[int, float], ...] | None = None
+    """LoRA adapters by number, in the order of the model's setting, with their scales; None: those its model names."""
 
 
 class Constraint(msgspec.Struct, frozen=True, array_like=True):

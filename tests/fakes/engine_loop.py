@@ -38,6 +38,8 @@ class Loop:
     notices: list[Notice] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     step_ms: list[float] = field(default_factory=list)
+    ends: set[bytes] = field(default_factory=set)
+    """Prompts whose last logits are known: the scheduler's."""
 
     def submit(self, job: Job) -> Refusal | None:
         refusal = self.scheduler.submit(self.now, job)
@@ -77,23 +79,31 @@ class Loop:
             if not self.scheduler.wants(sample.job_id):
                 continue
             job = self.jobs[sample.job_id]
-            answer = self.answers[job.id]
-            expected = (*job.tokens, *answer)
-            seen = self.kv.context(step.rows[sample.row].sequence)
-            assert seen == expected, f"{job.id} was computed on other ids than its own"
-            assert sample.position == len(expected)
+            assert sample.position == len(job.tokens) + len(self.answers[job.id])
             assert step.rows[sample.row].wants_logits
-            answer.append(next_token(seen))
-            self.scheduler.sampled(job.id, answer[-1])
-            if len(answer) == job.max_tokens:
-                self.scheduler.finish(self.now, job.id)
-                self.ended[job.id] = "finished"
+            if job.end_key and not self.answers[job.id]:
+                self.ends.add(job.end_key)
+            self._take(job, step.rows[sample.row].sequence)
+
+    def _take(self, job: Job, sequence: int) -> None:
+        answer = self.answers[job.id]
+        seen = self.kv.context(sequence)
+        assert seen == (*job.tokens, *answer), f"{job.id} was computed on other ids than its own"
+        answer.append(next_token(seen))
+        self.scheduler.sampled(job.id, answer[-1])
+        if len(answer) == job.max_tokens:
+            self.scheduler.finish(self.now, job.id)
+            self.ended[job.id] = "finished"
 
     def _hear(self, notices: tuple[Notice, ...]) -> None:
         self.notices += notices
         for notice in notices:
             if isinstance(notice, Started) and not notice.again:
                 self.started[notice.job_id] = notice
+                if self.scheduler.wants(notice.job_id):
+                    held = self.scheduler._streams[notice.job_id].held
+                    assert held is not None
+                    self._take(self.jobs[notice.job_id], held.sequence)
             elif isinstance(notice, Progress):
                 self.progress[notice.job_id].append(notice.prefilled)
             elif isinstance(notice, OutOfRoom):
@@ -104,7 +114,7 @@ class Loop:
     def run(self, turns_max: int = 10_000) -> None:
         """Until nothing is left to do."""
         for _ in range(turns_max):
-            if self.turn() is None and not self.scheduler.has_chores:
+            if self.turn() is None and not self.scheduler.has_chores and not self.scheduler._running:
                 return
         raise AssertionError(f"not done after {turns_max} turns")
 
@@ -128,7 +138,8 @@ def make_loop(
         window = 16
     values: dict[str, object] = {"lanes": 16, "batch_max": 64, **config}
     kv = FakeKv(family, cells=cells, sequences=sequences, window=window, batch_max=int(str(values["batch_max"])))
-    return Loop(kv, Scheduler(kv, SchedulerConfig(**values)))  # type: ignore[arg-type]
+    ends: set[bytes] = set()
+    return Loop(kv, Scheduler(kv, SchedulerConfig(**values), ends), ends=ends)  # type: ignore[arg-type]
 
 
 def job(job_id: str, tokens: list[int] | tuple[int, ...], max_tokens: int = 4, **more: object) -> Job:

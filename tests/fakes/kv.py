@@ -166,6 +166,13 @@ class FakeKv:
         if not 0 <= sequence < min(IDS_MAX, 2 * self._sequences):
             raise MisuseError(f"sequence id {sequence} is out of range")
 
+    def rewind(self) -> None:
+        self.calls["rewind"] += 1
+        if self.sequences_used:
+            raise MisuseError("what is held would be lost")
+        for cells in self._memories():
+            cells.head = 0
+
     def copy(self, source: int, destination: int, start: int, end: int) -> None:
         self._check_id(source)
         self._check_id(destination)

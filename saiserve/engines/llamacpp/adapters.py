@@ -1,8 +1,11 @@
-"""LoRA adapters of one model by name: `base:adapter` in a request, other weights on the same context."""
+"""LoRA adapters of one model: by name, `base:adapter`, or by number and scale in a request; other weights, same context.
+
+A mix of adapters is known by a word: the adapter's name when it is one as the operator set it, else numbers and scales.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from saiserve.engines.messages import RefusalReason
 
 SEPARATOR = ":"
 """Between a model's id and an adapter's name."""
+MIX = "@"
+"""Begins the word for a mix; no adapter's name does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +58,37 @@ class Adapters:
             raise PromptRefusal(RefusalReason.NO_MODEL, f"the model has no adapter {name!r} here")
         return name
 
-    def apply(self, context: LlamaContext, name: str) -> None:
-        """Compute with this adapter, or with none, from the next batch on."""
-        adapter = self._loaded.get(name)
-        context.use_adapter(adapter.handle if adapter else None, adapter.scale if adapter else 0.0)
+    def mix_of(self, model: str, scales: Sequence[tuple[int, float]] | None) -> str:
+        """The mix that a request wants: `scales` by number, in the order of the setting, replace what its model names.
+
+        Raises:
+            PromptRefusal: no such adapter is here.
+        """
+        name = self.name_in(model)
+        if scales is None:
+            return name
+        names = list(self._loaded)
+        unknown = [number for number, _ in scales if not 0 <= number < len(names)]
+        if unknown:
+            raise PromptRefusal(
+                RefusalReason.BAD_REQUEST, f"lora: no adapter {unknown[0]} here, the model has {len(names)}"
+            )
+        mix = {number: scale for number, scale in sorted(dict(scales).items()) if scale}
+        if len(mix) == 1:
+            ((number, scale),) = mix.items()
+            if scale == self._loaded[names[number]].scale:
+                return names[number]
+        return MIX + ",".join(f"{number}={scale!r}" for number, scale in mix.items()) if mix else ""
+
+    def apply(self, context: LlamaContext, mix: str) -> None:
+        """Compute with this mix, empty for none, from the next batch on."""
+        if not mix.startswith(MIX):
+            one = self._loaded.get(mix)
+            context.use_adapters(((one.handle, one.scale),) if one else ())
+            return
+        loaded = list(self._loaded.values())
+        parts = (part.partition("=") for part in mix.removeprefix(MIX).split(","))
+        context.use_adapters(tuple((loaded[int(number)].handle, float(scale)) for number, _, scale in parts))
 
 
 def check_adapter(file: ModelFile, architecture: str) -> None:

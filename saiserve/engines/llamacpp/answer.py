@@ -42,6 +42,8 @@ class Answer:
     cached_tokens: int = 0
     prefilled: int = 0
     end: FinishReason | None = None
+    end_key: bytes = b""
+    """Of the prompt whose first draw is to come; empty: its logits are not kept."""
     _text: Utf8Assembler = field(default_factory=Utf8Assembler)
     _stops: StopMatcher | None = None
 
@@ -78,6 +80,11 @@ class Answer:
         self._watch(piece)
         self.count += 1
         self._decide()
+
+    @property
+    def known_tokens(self) -> int:
+        """Of prompt and answer together: the place of the next one."""
+        return len(self.prompt.ids) + self.count
 
     @property
     def stop_string(self) -> str | None:

@@ -148,7 +148,7 @@ class LlamaContext:
         self.outputs_max = settings.outputs_max
         self._rows = BatchArrays(self.batch_max)
         self._threads = settings.threads
-        self._adapter: tuple[Any, float] = (None, 0.0)
+        self._adapters: tuple[tuple[Any, float], ...] = ()
         self._row_type = ctypes.c_float * self._vocabulary_size
         self._outputs: dict[int, int] = {}
         self._image_rows: BatchArrays | None = None
@@ -166,6 +166,11 @@ class LlamaContext:
     def window(self) -> int:
         """Sliding window in tokens, 0 for none."""
         return self._window
+
+    def rewind(self) -> None:
+        """No sequence holds anything: the next token takes the first cell. Nothing happens while vectors are computed."""
+        if llama_cpp.llama_memory_seq_pos_max(self._memory, self._embedding_id) < 0:
+            llama_cpp.llama_memory_clear(self._memory, False)
 
     def copy(self, source: int, destination: int, start: int, end: int) -> None:
         """Let `destination` share the cells of `source` in [start, end)."""
@@ -252,18 +257,18 @@ class LlamaContext:
         row = memoryview(self._row_type.from_address(ctypes.addressof(pointer.contents)))
         return np.frombuffer(row, np.float32)
 
-    def use_adapter(self, adapter: Any, scale: float) -> None:
-        """Compute with this LoRA adapter, None for none, from the next batch on; changes nothing when it is in use."""
-        if (adapter, scale) == self._adapter:
+    def use_adapters(self, adapters: tuple[tuple[Any, float], ...]) -> None:
+        """Compute with these LoRA adapters at these scales from the next batch on; nothing happens when they are in use."""
+        if adapters == self._adapters:
             return
-        self._adapter = (adapter, scale)
-        if adapter is None:
+        self._adapters = adapters
+        count, kind = len(adapters), llama_cpp.llama_adapter_lora_p_ctypes
+        if count == 0:
             llama_cpp.llama_set_adapters_lora(self._handle, None, 0, None)
             return
-        adapters = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(
-            ctypes.cast(adapter, llama_cpp.llama_adapter_lora_p_ctypes)
-        )
-        llama_cpp.llama_set_adapters_lora(self._handle, adapters, 1, (ctypes.c_float * 1)(scale))
+        handles = (kind * count)(*(ctypes.cast(handle, kind) for handle, _ in adapters))
+        scales = (ctypes.c_float * count)(*(scale for _, scale in adapters))
+        llama_cpp.llama_set_adapters_lora(self._handle, handles, count, scales)
 
     def use_threads(self, threads: int) -> None:
         """Compute with so many threads from the next batch on."""

@@ -16,6 +16,8 @@ from saiserve.engines.llamacpp.reuse import Choice, Held, Segment
 
 MOVE_BYTES = 64 * 1024 * 1024
 """Bytes of one unhurried move: some 7 ms on the machines measured, so that running streams hardly notice."""
+MOVE_BYTES_ALONE = 2 * MOVE_BYTES
+"""The most to move at once when no stream runs, before a lone one begins."""
 MOVE_TOKENS_MIN, MOVE_TOKENS_MAX = 256, 4096
 """The same in tokens, whatever they weigh."""
 
@@ -54,6 +56,10 @@ class HostTier:
     def has_spare(self, tokens: int) -> bool:
         """Whether so many tokens fit without evicting anything, by what the last ones took."""
         return self.store.bytes_used + tokens * self._bytes_per_token <= self.store.bytes_max
+
+    def takes_at_once(self, tokens: int) -> bool:
+        """Whether so many tokens may move while only a request about to start waits, without evicting anything."""
+        return self.has_spare(tokens) and tokens * self._bytes_per_token <= MOVE_BYTES_ALONE
 
     def restore(self, now: int, sequence: int, choice: Choice) -> int:
         """Put host states in after what was copied; returns how many ids are in place in all."""

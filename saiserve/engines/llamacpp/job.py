@@ -28,6 +28,8 @@ class Job:
     """Ascending offsets into `tokens` where a message ends: places worth a checkpoint."""
     adapter: str = ""
     """LoRA adapter to compute with; `isolation` must differ between adapters, whose caches differ."""
+    end_key: bytes = b""
+    """Equal for jobs of equal tokens and isolation; empty: logits at their end are not kept."""
 
     def __post_init__(self) -> None:
         """Refuse what no engine could compute."""

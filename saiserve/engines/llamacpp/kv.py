@@ -61,6 +61,10 @@ class KvCache(Protocol):
         """Sliding window in tokens, 0 for none."""
         ...
 
+    def rewind(self) -> None:
+        """Nothing is held: let the next token take the first cell."""
+        ...
+
     def copy(self, source: int, destination: int, start: int, end: int) -> None:
         """Let `destination` share the cells of `source` in [start, end)."""
         ...

@@ -17,6 +17,7 @@ from saiserve.engines.llamacpp.gguf_file import ModelFile, ModelFileError, read_
 from saiserve.engines.llamacpp.kv import Family
 from saiserve.engines.llamacpp.lanes import CELLS_PER_LANE_MIN, lanes_for
 from saiserve.engines.llamacpp.probe import Speeds, lone_step_s, measure
+from saiserve.engines.llamacpp.prompt_ends import PromptEnds
 from saiserve.engines.llamacpp.prompting import PromptReader
 from saiserve.engines.llamacpp.protocol import ModelFacts
 from saiserve.engines.llamacpp.purpose import POOLING_USUAL, Purpose, purpose_of
@@ -87,6 +88,7 @@ def load_worker(
     threads = _choose_threads(context, settings, max(vocabulary.special.bos, 0))
     speeds = measure(context, max(vocabulary.special.bos, 0), streams_max=context.sequences_max - 1)
     compiler = ConstraintCompiler(vocabulary, model.vocab)
+    ends = PromptEnds()
     lanes = choose_lanes(settings.lanes, speeds.stream_rates, context.cells_total, context.sequences_max - 1)
     worker = Worker(
         context=context,
@@ -97,7 +99,8 @@ def load_worker(
         ),
         adapters=adapters,
         compiler=compiler,
-        scheduler=Scheduler(context, _scheduler_config(settings, context, speeds, lanes)),
+        scheduler=Scheduler(context, _scheduler_config(settings, context, speeds, lanes), ends),
+        ends=ends,
         context_tokens=context_tokens,
         threads=threads,
         on_ready=on_ready,

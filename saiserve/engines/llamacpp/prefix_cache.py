@@ -72,6 +72,10 @@ class PrefixCache:
         self._forest = Forest()
         self.host = HostTier(kv, self._forest, host_bytes_max, self.spare, self.counts)
         self._free = list(range(self.spare - 1, -1, -1))
+        self._is_clear = False
+        """Nothing is held, and the next token takes the first cell."""
+        self._straight: Held | None = None
+        """The only sequence, its cells in order from the first one on."""
 
     # Asking
 
@@ -135,9 +139,9 @@ class PrefixCache:
         ]
         return tuple(heapq.nlargest(most, prefixes, key=lambda prefix: (prefix.where == "running", prefix.used_at)))
 
-    def look(self, tokens: array[int], isolation: str) -> Choice:
-        """What to reuse for a prompt; at least its last id is left to compute, so that there are logits."""
-        path = self._forest.match(isolation, tokens, len(tokens) - 1)
+    def look(self, tokens: array[int], isolation: str, *, whole: bool = False) -> Choice:
+        """What to reuse for a prompt; unless all of it may be, at least its last id is left to compute, for logits."""
+        path = self._forest.match(isolation, tokens, len(tokens) - (not whole))
         return choose(path, self.kind, self.held, self.host.store.blobs)
 
     def idle_cells_beside(self, source: Held | None) -> int:
@@ -152,8 +156,35 @@ class PrefixCache:
         """A new step: it may move something between the tiers again."""
         self.host.moved_tokens = 0
 
+    def clear_ground(self, now: int, choice: Choice) -> bool:
+        """Nothing runs: let what starts now lie alone from the first cell on, so that it is computed alike each time.
+
+        True when idle prefixes moved to host memory for it: look again. See decision 0150.
+        """
+        if self.park_after_ns is None:
+            return False
+        idle = list(self.held.values())
+        if idle == [self._straight] and choice.is_adoption and not choice.segments:
+            return False
+        if not self.host.takes_at_once(sum(held.ready for held in idle)):
+            return False
+        for held in idle:
+            if self.host.save(now, held, held.ready) is not Saved.WHOLE:
+                return held is not idle[0]
+            self.discard(held)
+        self.kv.rewind()
+        self._is_clear = True
+        return bool(idle)
+
     def open(self, now: int, tokens: array[int], isolation: str, choice: Choice) -> Held | None:
         """Begin a running sequence; `ready` of the result says how much was reused. None: no sequence id is free."""
+        held = self._open(now, tokens, isolation, choice)
+        if held is not None:
+            self._straight = held if self._is_clear or held is self._straight else None
+            self._is_clear = False
+        return held
+
+    def _open(self, now: int, tokens: array[int], isolation: str, choice: Choice) -> Held | None:
         if choice.is_adoption and not choice.segments:
             held = self._adopt(now, tokens, choice)
             if held is not None:

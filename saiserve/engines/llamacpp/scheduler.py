@@ -23,6 +23,7 @@ is so too (between chunks of the worker's loop).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 
 from saiserve.engines.llamacpp.adapter_turns import AdapterTurns
 from saiserve.engines.llamacpp.admission import TYPICAL_ANSWER_TOKENS, Queue, ServiceTime
@@ -76,13 +77,18 @@ HELD_MAX = 1_024
 class Scheduler:
     """Lanes, queue, batches and reuse over one KV cache."""
 
-    def __init__(self, kv: KvCache, config: SchedulerConfig) -> None:
+    def __init__(self, kv: KvCache, config: SchedulerConfig, ends: Container[bytes] = frozenset()) -> None:
+        """`ends` holds the `end_key` of jobs at whose end logits are known: they may start with nothing to compute.
+
+        Such a job is wanted (`wants`) as soon as `Started` says that it began, and in no step's samples.
+        """
         if not 1 <= config.lanes <= min(kv.sequences_max - 1, config.batch_max):
             raise ValueError(
                 f"lanes must be 1..{min(kv.sequences_max - 1, config.batch_max)} (one sequence is spare, "
                 f"each lane needs a row), not {config.lanes}"
             )
         self.config = config
+        self._ends = ends
         self.rates = Rates(config.prefill_rate, config.decode_rate)
         self._pace = Pace(config, self.rates)
         self._cache = PrefixCache(
@@ -143,10 +149,12 @@ class Scheduler:
 
     def cached_tokens(self, job: Job) -> int:
         """Prompt tokens of a job that would be reused if it started now: for `accepted`."""
-        return min(self._cache.look(tokens_of(job.tokens), job.isolation).cut, job.prompt_tokens)
+        choice = self._cache.look(tokens_of(job.tokens), job.isolation, whole=job.end_key in self._ends)
+        return min(choice.cut, job.prompt_tokens)
 
     def _look(self, stream: Stream) -> Choice:
-        return self._cache.look(stream.tokens, stream.job.isolation)
+        whole = stream.starts == 0 and stream.job.end_key in self._ends
+        return self._cache.look(stream.tokens, stream.job.isolation, whole=whole)
 
     def cancel(self, now: int, job_id: str) -> None:
         """End a job wherever it stands; unknown ids are ignored. What it computed stays as a cached prefix."""
@@ -240,6 +248,8 @@ class Scheduler:
             if stream.waits_for_leader:
                 continue
             choice = self._look(stream)
+            if not self._running and self._cache.clear_ground(now, choice):
+                choice = self._look(stream)
             if self._follows(stream, choice):
                 continue
             if choice.segments and self._cache.has_moved_much:
@@ -249,15 +259,21 @@ class Scheduler:
 
     def _follows(self, stream: Stream, choice: Choice) -> bool:
         """Let a job wait for a running one that will soon have more of its prompt."""
-        leader = choice.leader
-        if leader is None or choice.leader_depth - max(choice.cut, leader.ready) < WAIT_GAIN_MIN:
+        leader, depth = choice.leader, choice.leader_depth
+        if leader is None:
+            return False
+        ahead = self._running[leader.sequence]
+        if stream.starts == 0 and stream.job.end_key and stream.job.end_key == ahead.job.end_key:
+            depth = len(stream.tokens)  # the very same prompt: its last logits will do for both
+            if leader.ready >= depth:
+                return False
+        elif depth - max(choice.cut, leader.ready) < WAIT_GAIN_MIN:
             return False
         if self._cache.kind is ReuseKind.STATES:
             if not self._cache.makes_checkpoints:
                 return False
-            leader.cuts.add(choice.leader_depth)
-        stream.leader, stream.leader_depth = leader, choice.leader_depth
-        ahead = self._running[leader.sequence]
+            leader.cuts.add(depth)
+        stream.leader, stream.leader_depth = leader, depth
         ahead.prefill_turn = min(ahead.prefill_turn, stream.turn)
         self._counts["waits_for_prefix"] += 1
         return True

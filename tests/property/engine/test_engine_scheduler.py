@@ -29,14 +29,18 @@ def play(loop: Loop, rng: random.Random, rounds: int) -> None:
             pool = bases + spoken[-6:]
             start = rng.choice(pool)
             prompt = start[: rng.randrange(1, len(start) + 1)] + [rng.randrange(50) for _ in range(rng.randrange(20))]
+            if rng.random() < 0.2 and loop.jobs:
+                prompt = list(rng.choice(list(loop.jobs.values())).tokens)
             cuts = sorted({rng.randrange(1, len(prompt) + 1) for _ in range(3)})
+            isolation = rng.choice(["", "", "", "other"])
             loop.submit(
                 job(
                     f"j{count}",
                     prompt,
                     rng.choice([1, 2, 5, 20, 60]),
                     priority=rng.choice([0, 0, 0, 5, -5]),
-                    isolation=rng.choice(["", "", "", "other"]),
+                    isolation=isolation,
+                    end_key=repr((prompt, isolation)).encode() if rng.random() < 0.7 else b"",
                     boundaries=tuple(cuts),
                     prompt_tokens=rng.randrange(1, len(prompt) + 1),
                 )
@@ -68,10 +72,11 @@ def play(loop: Loop, rng: random.Random, rounds: int) -> None:
     host=st.sampled_from([0, 3_000, 20_000, 1 << 22]),
     hot=st.sampled_from([0, 40, 2000]),
     batch=st.sampled_from([8, 32, 64]),
+    park=st.sampled_from([None, 0.05]),
 )
 @settings(max_examples=20)
 def test_no_life_computes_on_a_wrong_prefix_loses_a_job_or_leaks_a_cell(
-    family: Family, seed: int, lanes: int, cells: int, host: int, hot: int, batch: int
+    family: Family, seed: int, lanes: int, cells: int, host: int, hot: int, batch: int, park: float | None
 ) -> None:
     rng = random.Random(seed)
     loop = make_loop(
@@ -85,6 +90,7 @@ def test_no_life_computes_on_a_wrong_prefix_loses_a_job_or_leaks_a_cell(
         hot_cells_max=hot,
         queue_max=30,
         pins=rng.random() < 0.7,
+        park_after_s=park,
     )
     play(loop, rng, 120)
 

@@ -89,6 +89,38 @@ def test_an_adapter_that_is_not_here_is_refused(desk: Desk) -> None:
     assert desk.said["e"][0].reason is RefusalReason.NO_MODEL
 
 
+def test_a_request_mixes_adapters_by_number_and_scale(desk: Desk) -> None:
+    def ids(model: str, lora: tuple[tuple[int, float], ...] | None) -> tuple[int, ...]:
+        greedy = Sampling(seed=1, temperature=0, ignore_eos=True, lora=lora)
+        return tuple(desk.answer("tell me a story", model=model, sampling=greedy, max_tokens=24)[0])
+
+    alone = {name: ids(model_of(name), None) for name in NAMES}
+    assert ids("tiny", ((0, 1.0),)) == alone["poet"]
+    assert ids("tiny", ((1, 1.0), (0, 0.0))) == alone["clerk"]
+    assert ids("tiny:poet", ()) == alone[""]
+    mixes = {ids("tiny", lora) for lora in (((0, 1.0), (1, 1.0)), ((0, 0.3),), ((0, -1.0),))}
+    assert len({*mixes, *alone.values()}) == 6
+    assert ids("tiny", ((1, 1.0), (0, 1.0))) in mixes
+
+
+def test_a_mix_reuses_its_own_prefixes_only(desk: Desk) -> None:
+    prompt = "a prompt that all of them share, word for word, and long enough to be worth it"
+    cached = [
+        desk.answer(prompt, sampling=Sampling(seed=1, temperature=0, lora=lora), max_tokens=4)[2].cached_tokens
+        for lora in (((0, 1.0),), ((0, 0.5),), ((0, 0.5), (1, 2.0)), ((1, 2.0), (0, 0.5)))
+    ]
+    assert cached[:3] == [0, 0, 0]
+    assert cached[3] > 70
+    assert desk.answer(prompt, model="tiny:poet", sampling=GREEDY, max_tokens=4)[2].cached_tokens > 70
+
+
+@pytest.mark.parametrize("number", [2, -1, 10**9])
+def test_a_number_no_adapter_has_is_a_bad_request(desk: Desk, number: int) -> None:
+    refused = desk.refusal(sampling=Sampling(seed=1, lora=((0, 1.0), (number, 1.0))))
+    assert refused.reason is RefusalReason.BAD_REQUEST
+    assert str(number) in refused.detail
+
+
 def test_vectors_are_made_with_the_adapter_named_while_others_stream(desk: Desk) -> None:
     def vector(name: str, request_id: str) -> np.ndarray:  # type: ignore[type-arg]
         desk.worker.handle(Embed(request_id, model_of(name), ("some text",)), desk.now)

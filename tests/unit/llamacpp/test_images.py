@@ -271,7 +271,7 @@ def test_a_png_that_holds_more_than_it_says_is_refused_before_it_is_inflated() -
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged_images_never_end_the_process(desk: Desk, seed: int) -> None:
     random = np.random.default_rng(seed)
-    reader = desk.worker._reader._images
+    reader = desk.worker._intake._reader._images
     assert reader is not None
     for _ in range(250):
         data = bytearray(png(int(random.integers(1, 40)), int(random.integers(1, 40)), seed=seed))
