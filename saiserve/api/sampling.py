@@ -30,6 +30,13 @@ MIN_P_DEFAULT = 0.05
 TEMPERATURE_DEFAULT = 0.8
 
 
+class AdapterScale(msgspec.Struct):
+    """One LoRA adapter, by its place in the model's setting, and how strongly it is applied."""
+
+    id: int
+    scale: Annotated[float, Meta(ge=-100, le=100)] = 0.0
+
+
 class SamplingFields(msgspec.Struct, kw_only=True):
     """Fields shared by the OpenAI-shaped bodies, llama.cpp's extras included."""
 
@@ -60,6 +67,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     json_schema: dict[str, Any] | None = None
     n_probs: Annotated[int, Meta(ge=0, le=20)] | None = None
     cache_prompt: bool = True
+    lora: Annotated[list[AdapterScale], Meta(max_length=64)] | None = None
 
 
 def sampling_of(
@@ -101,6 +109,7 @@ def sampling_of(
         mirostat=fields.mirostat,
         mirostat_tau=fields.mirostat_tau,
         mirostat_eta=fields.mirostat_eta,
+        lora=None if fields.lora is None else tuple((one.id, one.scale) for one in fields.lora),
     )
 
 

@@ -295,7 +295,9 @@ class Failover:
         assert served is not None
         if Placement.UPSTREAM in (served.placement, candidate.placement):
             return False
-        same = candidate.id == served.id or bool(candidate.digest and candidate.digest == served.digest)
+        # Adapters by number are another node's own list: no digest speaks of them.
+        digests = b"" if self._template.sampling.lora else candidate.digest
+        same = candidate.id == served.id or bool(digests and digests == served.digest)
         return candidate.model == served.model and same
 
     def _others_exist(self) -> bool:

@@ -79,6 +79,16 @@ async def test_an_adapter_is_a_model_of_its_own(tmp_path: Path) -> None:
         assert again[1] > 0
         unknown = await http.post("/v1/completions", json={"model": "tiny:nobody", "prompt": "a"})
         assert unknown.status_code == 404
+        for path, prompt in (("/completion", {"prompt": "a"}), ("/v1/completions", {"prompt": "a"}), (
+            "/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}
+        )):  # fmt: skip
+            for lora, status in (([{"id": 0, "scale": 0.5}], 200), ([], 200), ([{"id": 1, "scale": 1}], 400)):
+                reply = await http.post(path, json={"model": "tiny", **prompt, "max_tokens": 2, "lora": lora})
+                assert reply.status_code == status, reply.text
+                assert status == 200 or "no adapter 1" in reply.json()["error"]["message"]
+        body = {"model": "tiny", "prompt": "tell me a long story of it", "temperature": 0, "max_tokens": 24}
+        named = await http.post("/v1/completions", json={**body, "lora": [{"id": 0, "scale": 0.9}]})
+        assert named.json()["choices"][0]["text"] == poet[0]
 
 
 async def test_images_are_seen_by_who_sees_and_refused_with_a_reason_otherwise(tmp_path: Path) -> None:

@@ -86,6 +86,13 @@ async def test_another_build_of_the_model_may_start_an_answer_but_not_continue_o
     assert usage_of(await fleet.ask(request_of())).completion_tokens == 64
 
 
+async def test_an_answer_with_adapters_by_number_is_not_continued_by_another_node() -> None:
+    fleet = FakeFleet(2)
+    fleet.engines["a"].faults.append(Fault(FaultKind.CUT, at_token=9))
+    assert failure_of(await fleet.ask(request_of(sampling=Sampling(seed=7, lora=((0, 0.5),)))))
+    assert fleet.starts["b"] == 0
+
+
 async def test_the_only_node_may_go_on_itself_after_a_rest() -> None:
     fleet = FakeFleet(1)
     fleet.engines["a"].faults.append(Fault(FaultKind.CUT, at_token=9, times=1))
