@@ -39,6 +39,8 @@ VICTIMS: Final = 8
 """Requests of one round of aborts."""
 MOMENTS_S: Final = (0.01, 4.0)
 """When a request is dropped; short times as often as long ones, so that every phase is met."""
+PATIENCE_ROUNDS: Final = 100
+"""Rounds more until one undisturbed stream and prompt must have ended."""
 LONG_STREAMS: Final = 2
 LONG_TOKENS, PROMPT_TOKENS = 200, 3_000
 """Of each undisturbed stream, and of the undisturbed prompt."""
@@ -192,6 +194,11 @@ async def aborts(
                 tell(
                     f"round {number}: {tally.memory_mib[-1]:.0f} MiB, {dict(tally.counts)}, {len(tally.faults)} faults"
                 )
+            starving = [name for name in UNDISTURBED if not tally.counts[name]]
+            if number >= rounds + PATIENCE_ROUNDS and starving:
+                tally.faults.append(f"no {starving[0]} ended")
+            if number >= rounds and (tally.faults or not starving):
+                break
         if soak.engines() != engines and not tally.stops:
             tally.faults.append("an engine process was lost")
         soak.is_over = True

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import gguf
 import pytest
 
 from acceptance.nodes import free_port
@@ -61,6 +62,19 @@ def loop(path: Path) -> None:
     path.symlink_to(path)
 
 
+def no_weights(path: Path) -> None:
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_vocab_size(3)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
+def unreadable(path: Path) -> None:
+    path.write_bytes(smol().read_bytes())
+    path.chmod(0)
+
+
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "empty": first(0),
     "four bytes": first(4),
@@ -74,7 +88,9 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "a symlink loop": loop,
     "an endless string": endless_string,
     "an empty key": empty_key,
-}
+    "a vocabulary alone": no_weights,
+} | ({"an unreadable file": unreadable} if os.geteuid() else {})
+"""Whoever is root reads every file."""
 
 
 @pytest.mark.slow
