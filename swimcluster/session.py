@@ -81,6 +81,7 @@ class Session:
         self._joins: list[_JoinCall] = []
         self._has_failed_to_join = False
         self._name_taken: NameTaken | None = None
+        self._name_is_taken = trio.Event()
 
     # The machine ------------------------------------------------------------------------------------------------
 
@@ -183,8 +184,8 @@ class Session:
         return self.machine.leave_progress
 
     async def _stop_when_name_is_taken(self) -> None:
-        while self._name_taken is None:
-            await self.changes.park()
+        await self._name_is_taken.wait()
+        assert self._name_taken is not None
         raise NameInUseError(
             f"the name {self.config.name!r} is held by a live member at {self._name_taken.holder}: "
             f"stop that one or start this one under another name"
@@ -256,21 +257,26 @@ class Session:
         """Hand events to whoever waits for them; never waits itself."""
         for event in events:
             self._log.write(event)
-            if isinstance(event, ReplyReceived | RequestFailed):
-                if event.request_id in self._answers:
-                    self._answers[event.request_id] = event
-                continue
-            if isinstance(event, RequestReceived):
-                continue  # the driver hands it to the program's handler
-            if isinstance(event, Joined | JoinAttemptFailed):
-                self._has_failed_to_join = isinstance(event, JoinAttemptFailed)
-                for call in self._joins:
-                    call.hear(event)
-            elif isinstance(event, NameTaken):
-                self._name_taken = event
+            match event:
+                case ReplyReceived() | RequestFailed():
+                    if event.request_id in self._answers:
+                        self._answers[event.request_id] = event
+                    continue
+                case RequestReceived():
+                    continue  # the driver hands it to the program's handler
+                case Joined() | JoinAttemptFailed():
+                    self._has_failed_to_join = isinstance(event, JoinAttemptFailed)
+                    for call in self._joins:
+                        call.hear(event)
+                case NameTaken():
+                    self._name_taken = event
+                    self._name_is_taken.set()
+                case _:
+                    pass
             for subscription in self._subscriptions:
                 subscription.put(event)
-        self.changes.unpark_all()
+        if self.changes:
+            self.changes.unpark_all()
 
     def _on_state_fault(self, fault: str) -> None:
         if self._driver is None:
