@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from saiserve.chat.call_pieces import CallArguments, CallBegun, ParsedCall, Piece
 from saiserve.chat.events import (
     AnswerEvent,
     ChoiceFinished,
@@ -17,8 +18,7 @@ from saiserve.chat.events import (
 )
 from saiserve.chat.reasoning import ReasoningSplitter
 from saiserve.chat.request import Tool
-from saiserve.chat.tool_parser import CallArguments, CallBegun, Piece, ToolCallParser
-from saiserve.chat.whole_calls import ParsedCall
+from saiserve.chat.tool_parser import ToolCallParser
 from saiserve.engines.messages import TokenLogprob
 
 

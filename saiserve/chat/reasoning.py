@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from saiserve.chat.tool_parser import overlap
+from saiserve.chat.call_pieces import overlap
+from saiserve.chat.events import TextDelta
+from saiserve.chat.request import ReasoningBound
 
 
 def template_begins_reasoning(template: str, opening: str, closing: str) -> bool:
@@ -15,6 +17,24 @@ def template_begins_reasoning(template: str, opening: str, closing: str) -> bool
     """
     _, found, end = template.rpartition("add_generation_prompt")
     return bool(found) and end.count(opening) > end.count(closing)
+
+
+class ReasoningCount:
+    """Counts one choice's reasoning tokens up to its bound."""
+
+    def __init__(self, bound: ReasoningBound) -> None:
+        self.closing = f"\n{bound.closing}\n\n"
+        """What ends the reasoning in the model's stead."""
+        self._left = bound.tokens
+        self._splitter = ReasoningSplitter(bound.opening, bound.closing, begun=bound.begun)
+
+    def is_spent(self, delta: TextDelta) -> bool:
+        """Take the next text; True when the bound is reached and the reasoning has not ended."""
+        self._splitter.feed(delta.text)
+        if not self._splitter.is_inside:
+            return False
+        self._left -= len(delta.tokens)
+        return self._left <= 0
 
 
 class _State(enum.Enum):

@@ -109,6 +109,17 @@ class ToolChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningBound:
+    """The most reasoning tokens of each choice, and what surrounds reasoning in the model's output."""
+
+    tokens: int
+    opening: str
+    closing: str
+    begun: bool
+    """The prompt ends with `opening`."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """A validated request for one or more answers.
 
@@ -152,5 +163,9 @@ class GenerationRequest:
     """Whether the client wants to be told how far the prompt is."""
     is_fresh: bool = False
     """Whether the whole prompt is to be computed anew (llama.cpp's `cache_prompt: false`): nothing held is reused."""
+    reasoning_tokens: int | None = None
+    """The most tokens of reasoning the client wants; None: no bound but the answer's own."""
+    reasoning_bound: ReasoningBound | None = None
+    """The same in the ways of a local model; set when the request is fitted to one that reasons."""
     is_part: bool = False
     """One prompt of several in a body, or one whose answer is added to: no upstream's bytes can stand for the reply."""

@@ -1,7 +1,7 @@
 """Tool calls out of streamed text: a state machine that never loses a character.
 
-Text goes through at once, but for a tail that may be the start of a call. A marked call whose name comes before its
-arguments is sent on as it grows, always the beginning of valid JSON and completed at its end; any other call is held
+Text goes through at once, but for a tail that may be the start of a call. A call whose name comes before its arguments
+is sent on as it grows, always the beginning of valid JSON and completed at its end; any other call is held
 until it is whole, and comes out as text when it turns out to be none (docs/decisions/0122-tool-calls-as-they-grow.md).
 """
 
@@ -10,37 +10,20 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from saiserve.chat.call_pieces import HELD_CHARACTERS_MAX, CallArguments, CallBegun, Piece, overlap
 from saiserve.chat.json_scan import ObjectScanner
 from saiserve.chat.request import Tool
 from saiserve.chat.tool_formats import ToolFormat
-from saiserve.chat.whole_calls import DECODER, PYTHON_TAG, CallReader, ParsedCall, is_open
-
-HELD_CHARACTERS_MAX = 1_048_576
-"""A call longer than this is text."""
+from saiserve.chat.unmarked_calls import UnmarkedCalls
+from saiserve.chat.whole_calls import DECODER, CallReader, is_open
+from saiserve.chat.xml_scan import XmlScanner
 
 _NAMED_ARGUMENTS = re.compile(r"\A\s*(?P<name>[A-Za-z0-9_.\-:/]+)\s*(?:\[CALL_ID\][^\[]*)?(?:\[ARGS\])?\s*(?=\{)")
 _HEAD = re.compile(r'\A\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')
+_XML_HEAD = re.compile(r"\A\s*<function=(?P<name>[^>\s]+)>")
 _ARRAY_TAIL = re.compile(r"\A\s*(?P<brace>\}?)\s*(?P<sign>[,\]])")
 _EMPTY_TAIL = re.compile(r"\A[\s}\],]*\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class CallBegun:
-    """A call whose arguments follow piece by piece."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallArguments:
-    """A piece of the arguments of the call that has begun."""
-
-    text: str
-
-
-Piece = str | ParsedCall | CallBegun | CallArguments
 
 
 class _State(enum.Enum):
@@ -61,13 +44,14 @@ class ToolCallParser:
         self._parallel = parallel
         self._held = ""
         self._state = _State.TEXT
-        self._scanner = ObjectScanner()
+        self._scanner: ObjectScanner | XmlScanner = ObjectScanner()
         self._in_array = False
+        self._opened = ""
+        """The opener with the newlines before it, in case it was text."""
         self._called = False
         self._is_dropping = False
         self._after_call = False
-        self._decided_text = False
-        self._feed: Callable[[], list[Piece]] = self._feed_marked if tool_format.opener else self._feed_unmarked
+        self._unmarked = None if tool_format.opener else UnmarkedCalls(self._reader)
         self._steps: dict[_State, Callable[[], list[Piece] | None]] = {
             _State.TEXT: self._take_text,
             _State.CALL: self._take_call,
@@ -77,26 +61,29 @@ class ToolCallParser:
 
     def feed(self, text: str) -> list[Piece]:
         """Return what this text completes: pieces of plain text, whole calls, and pieces of one that grows, in order."""
+        if self._unmarked is not None:
+            return self._keep(self._unmarked.feed(text))
         self._held += text
-        return self._keep(self._feed())
+        return self._keep(self._feed_marked())
 
     @property
     def is_inside(self) -> bool:
         """Whether a call has begun and not ended."""
+        if self._unmarked is not None:
+            return self._unmarked.is_inside
         return self._state in {_State.CALL, _State.ARGUMENTS}
 
     def finish(self, *, is_cut: bool = False) -> list[Piece]:
         """Return what is left when no more text will come; arguments that are open are completed unless `is_cut`."""
+        if self._unmarked is not None:
+            return self._keep(self._unmarked.finish(is_cut=is_cut))
         held, self._held = self._held, ""
         if self._state is _State.ARGUMENTS:
             return [] if is_cut else self._keep([CallArguments(self._scanner.completion())])
         if self._state is _State.TAIL:
             return self._keep([] if _EMPTY_TAIL.match(held) else [held])
-        is_inside = self._state is _State.CALL
-        if is_inside or (not self._format.opener and not self._decided_text):
-            if calls := self._reader.calls_in(held):
-                return self._keep(list(calls))
-            held = (self._format.opener if is_inside else "") + held
+        if self._state is _State.CALL:
+            return self._keep(list(self._reader.calls_in(held)) or [self._opened + held])
         return self._keep([held])
 
     def _keep(self, pieces: list[Piece]) -> list[Piece]:
@@ -129,7 +116,9 @@ class ToolCallParser:
         if found:
             self._held = after
             self._state = _State.CALL
-            return [before.rstrip("\n")]
+            said = before.rstrip("\n")
+            self._opened = before[len(said) :] + self._format.opener
+            return [said]
         keep = overlap(self._held, self._format.opener)
         ready = self._held[: len(self._held) - keep].rstrip("\n")
         self._held = self._held[len(ready) :]
@@ -148,12 +137,17 @@ class ToolCallParser:
             calls = self._reader.calls_in(body)
             if calls or not is_open(body):
                 self._leave(self._held[end + len(closer) :], called=bool(calls))
-                return list(calls) or [self._format.opener + body + closer]
+                return list(calls) or [self._opened + body + closer]
             end = self._held.find(closer, end + len(closer))
         return self._give_up_if_too_long()
 
     def _take_head(self) -> list[Piece]:
         """Return the beginning of a call whose arguments can be sent on as they come; nothing when it is none."""
+        if not self._format.array and (function := _XML_HEAD.match(self._held)):
+            self._held = self._held[function.end() :]
+            self._scanner = XmlScanner(self._reader.properties_of(function["name"]))
+            self._state = _State.ARGUMENTS
+            return [CallBegun(function["name"])]
         text = self._held.lstrip() if self._format.array else self._held
         is_list = self._format.array and text.startswith("[")
         match = _HEAD.match(text, 0) if not is_list else _HEAD.match(text[1:])
@@ -232,29 +226,6 @@ class ToolCallParser:
         return self._as_text() if len(self._held) > HELD_CHARACTERS_MAX else None
 
     def _as_text(self) -> list[Piece]:
-        text, self._held, self._state = self._format.opener + self._held, "", _State.TEXT
-        self._in_array = False
-        return [text]
-
-    def _feed_unmarked(self) -> list[Piece]:
-        """Hold everything while it may still be a call from its first character on."""
-        if self._decided_text:
-            text, self._held = self._held, ""
-            return [text]
-        start = self._held.lstrip()
-        openings = ("{", "[", "```", PYTHON_TAG)
-        if not start or any(opening.startswith(start) for opening in openings):
-            return []
-        if not start.startswith(openings) or len(self._held) > HELD_CHARACTERS_MAX:
-            self._decided_text = True
-            text, self._held = self._held, ""
-            return [text]
-        return []
-
-
-def overlap(text: str, mark: str) -> int:
-    """Return the length of the longest tail of `text` that begins `mark` without being all of it."""
-    for length in range(min(len(text), len(mark) - 1), 0, -1):
-        if mark.startswith(text[-length:]):
-            return length
-    return 0
+        """The opener was text; what follows it may still hold a call."""
+        self._state, self._in_array = _State.TEXT, False
+        return [self._opened]

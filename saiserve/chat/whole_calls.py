@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from saiserve.chat.call_pieces import ParsedCall
 from saiserve.chat.request import Tool
 
 PYTHON_TAG = "<|python_tag|>"
@@ -25,20 +25,22 @@ def _refuse_constant(constant: str) -> None:
 DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedCall:
-    """One complete call; `arguments` is a JSON object's text."""
-
-    name: str
-    arguments: str
-
-
 class CallReader:
     """Reads calls. With `known_only` a name that is no tool's makes no call, because nothing marks the text as one."""
 
     def __init__(self, tools: Sequence[Tool], *, known_only: bool) -> None:
         self._tools = {tool.name: tool for tool in tools}
         self._known_only = known_only
+
+    def knows(self, name: str) -> bool:
+        """Whether there is a tool of this name."""
+        return name in self._tools
+
+    def properties_of(self, name: str) -> dict[str, Any]:
+        """Return the schemas of a tool's parameters by name."""
+        tool = self._tools.get(name)
+        properties = tool.parameters.get("properties") if tool is not None else None
+        return properties if isinstance(properties, dict) else {}
 
     def calls_in(self, text: str) -> tuple[ParsedCall, ...]:
         """Return the calls a whole text is, if it is nothing but calls."""
@@ -91,10 +93,9 @@ class CallReader:
     def _xml_calls(self, text: str) -> tuple[ParsedCall, ...]:
         calls: list[ParsedCall] = []
         for match in _XML_CALL.finditer(text):
-            tool = self._tools.get(match["name"])
-            schema = tool.parameters.get("properties", {}) if tool is not None else {}
+            schema = self.properties_of(match["name"])
             arguments = {
-                parameter["name"]: _xml_value(parameter["value"], schema.get(parameter["name"], {}))
+                parameter["name"]: xml_value(parameter["value"], schema.get(parameter["name"], {}))
                 for parameter in _XML_PARAMETER.finditer(match["body"])
             }
             call = _whole_call(match["name"], arguments)
@@ -103,7 +104,7 @@ class CallReader:
         return tuple(calls)
 
 
-def _xml_value(text: str, schema: Any) -> Any:
+def xml_value(text: str, schema: Any) -> Any:
     """Return a parameter's value: text where the schema says string, JSON where it parses, else text."""
     if isinstance(schema, dict) and schema.get("type") == "string":
         return text

@@ -8,18 +8,18 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from saiserve.chat.call_pieces import CallArguments, CallBegun, ParsedCall
 from saiserve.chat.reasoning import ReasoningSplitter
 from saiserve.chat.request import Tool
 from saiserve.chat.tool_formats import FORMATS
-from saiserve.chat.tool_parser import CallArguments, CallBegun, ToolCallParser
-from saiserve.chat.whole_calls import ParsedCall
+from saiserve.chat.tool_parser import ToolCallParser
 
-TOOLS = [Tool("f"), Tool("g")]
+TOOLS = [Tool("f", "", {"properties": {"x": {"type": "string"}}}), Tool("g")]
 FRAGMENTS = st.sampled_from(
     [
         "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<think>", "</think>", "\n", " ", "{", "}", "[", "]", '"', "\\",
         '{"name": "f", "arguments": {"x": 1}}', '{"name": "f", "parameters": {}}', "f[ARGS]{}", "```json\n", "```",
-        "<function=f>", "<parameter=x>", "</parameter>", "</function>", "<|python_tag|>", "hello", "é", "<", "</",
+        "<function=f>", "<parameter=x>", '{"name": "f", "parameters": {', '{"type": "function", ', "}}", "</parameter>", "</function>", "<|python_tag|>", "hello", "é", "<", "</",
         "<tool", "<thi", "; ", ",",
     ]
 )  # fmt: skip
@@ -68,7 +68,7 @@ def test_calls_and_text_are_the_same_however_output_is_cut(name, text, places, p
 def test_text_without_calls_comes_out_whole(name, text):
     found = parsed(name, [text])
     if not any(isinstance(item, ParsedCall) for item in found):
-        assert "".join(found).strip("\n") == text.strip("\n")
+        assert "".join(found) == text
 
 
 @given(CALLS, st.lists(st.integers(0, 500), max_size=8))

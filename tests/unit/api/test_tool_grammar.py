@@ -7,11 +7,11 @@ import json
 import llguidance
 import pytest
 
+from saiserve.chat.call_pieces import CallBegun, ParsedCall, Piece
 from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode
 from saiserve.chat.tool_formats import FORMATS
 from saiserve.chat.tool_grammar import tool_constraint
-from saiserve.chat.tool_parser import CallBegun, Piece, ToolCallParser
-from saiserve.chat.whole_calls import ParsedCall
+from saiserve.chat.tool_parser import ToolCallParser
 from saiserve.engines.messages import Constraint
 
 REFERRING = {
@@ -122,9 +122,9 @@ def test_a_free_form_tool_is_held_to_its_lark_grammar_and_its_text_comes_back():
     assert accepts(held, "Sure.\n" + call)
     assert not accepts(held, call.replace("+a", "-a"))
     assert not accepts(held, SAID["hermes"][0] % ("apply_patch", '{"input": "x"}'))
-    (found,) = ToolCallParser(FORMATS["hermes"], [patch]).feed(call)
-    assert isinstance(found, ParsedCall)
-    assert json.loads(found.arguments) == {"input": text}
+    begun, *arguments = ToolCallParser(FORMATS["hermes"], [patch]).feed(call)
+    assert begun == CallBegun("apply_patch")
+    assert json.loads("".join(piece.text for piece in arguments)) == {"input": text}
 
 
 def test_a_free_form_tool_is_held_to_its_regex_in_any_format():

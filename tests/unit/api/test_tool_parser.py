@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from saiserve.chat.call_pieces import CallArguments, CallBegun, ParsedCall
 from saiserve.chat.request import Tool
 from saiserve.chat.tool_formats import FORMATS, format_of_template
-from saiserve.chat.tool_parser import CallArguments, CallBegun, ToolCallParser
-from saiserve.chat.whole_calls import ParsedCall
+from saiserve.chat.tool_parser import ToolCallParser
 
 TOOLS = [
     Tool(
@@ -78,7 +78,33 @@ CASES = [
         "<tool_call><function=get_weather><parameter=city>\n7\n</parameter></function></tool_call>",
         [("get_weather", {"city": "7"})],
     ),
+    (
+        "qwen_xml",
+        f"<tool_call>\n<function=get_weather>\n{XML_CITY}\n{XML_CITY.replace('Paris', 'Rome')}\n</function>\n</tool_call>",
+        [PARIS],
+    ),
+    (
+        "qwen_xml",
+        '<tool_call><function=get_weather>\n<parameter=city>\na\n"b" <b> é\n\n</parameter>\n</tool_call> ok',
+        [("get_weather", {"city": 'a\n"b" <b> é\n'}), " ok"],
+    ),
+    ("qwen_xml", "<tool_call><function=get_weather><parameter=city>\nPar", [("get_weather", {"city": "Par"})]),
+    ("qwen_xml", "<tool_call><function=get_weather><parameter=days>\n3", [("get_weather", {})]),
+    (
+        "qwen_xml",
+        "<tool_call><function=get_weather><parameter=other>\n[1, 2]\n</parameter><parameter=days>many</parameter></function></tool_call>",
+        [("get_weather", {"other": [1, 2], "days": "many"})],
+    ),
+    ("qwen_xml", "<tool_call><function=other></function></tool_call>\nDone.", [("other", {}), "Done."]),
     ("llama3", '{"name": "get_weather", "parameters": {"city": "Paris"}}', [PARIS]),
+    ("llama3", '{"type": "function", "name": "get_weather", "parameters": {"city": "Paris"}}', [PARIS]),
+    ("llama3", '{"name": "get_weather", "parameters": {"city": "Paris"}, "type": "function"}', [PARIS]),
+    ("llama3", '{"name": "get_weather", "parameters": {"city": "Paris"}} So be it.', [PARIS, "So be it."]),
+    ("llama3", '{"name": "get_weather", "parameters": {"city": "Par', [("get_weather", {"city": "Par"})]),
+    ("llama3", '{"name": "now", "parameters": {}}{"parameters": {}, "name": "now"}', [NOW, NOW]),
+    ("llama3", '{"name": "now", "parameters": {}}; {"answer": 1}', [NOW, '{"answer": 1}']),
+    ("llama3", '{"parameters": {"city": "Paris"}, "name": "get_weather"}', [PARIS]),
+    ("llama3", '{"name": "now", "parameters": {"x": NaN}} and more', [("now", {"x": None})]),
     ("llama3", '<|python_tag|>{"name": "now", "parameters": {}}; {"name": "now", "parameters": {}}', [NOW, NOW]),
     ("llama3", '{"name": "unknown", "parameters": {}}', ['{"name": "unknown", "parameters": {}}']),
     ("llama3", '{"answer": 42}', ['{"answer": 42}']),
@@ -91,6 +117,9 @@ CASES = [
     ("json", "```python\nprint(1)\n```", ["```python\nprint(1)\n```"]),
     ("json", '{"function": {"name": "now", "arguments": "{}"}}', [NOW]),
     ("json", "[1, 2]", ["[1, 2]"]),
+    ("mistral", "a\n[TOOL_CALLS]b c {\n[TOOL_CALLS]now{}", ["a\n[TOOL_CALLS]b c {", NOW]),
+    ("hermes", "a\n\n<tool_call>b</tool_call>", ["a\n\n<tool_call>b</tool_call>"]),
+    ("hermes", "a\n<tool_call>b", ["a\n<tool_call>b"]),
 ]
 
 
@@ -98,6 +127,40 @@ CASES = [
 @pytest.mark.parametrize("cut", [None, 1, 2, 7])
 def test_calls_are_found_however_the_text_is_cut(name, text, expected, cut):
     assert parse(name, text, cut=cut) == ([text] if expected is None else expected)
+
+
+GROWING = [
+    ("qwen_xml", "<tool_call>\n<function=get_weather>\n<parameter=city>\n{}\n</parameter>\n</function>\n</tool_call>"),
+    ("llama3", '{{"name": "get_weather", "parameters": {{"city": "{}"}}}}'),
+    ("json", '```json\n[{{"name": "get_weather", "arguments": {{"city": "{}"}}}}]\n```'),
+    ("hermes", '<tool_call>\n{{"name": "get_weather", "arguments": {{"city": "{}"}}}}\n</tool_call>'),
+    ("mistral", '[TOOL_CALLS]get_weather[ARGS]{{"city": "{}"}}'),
+]
+
+
+@pytest.mark.parametrize(("name", "form"), GROWING, ids=[name for name, _ in GROWING])
+def test_long_arguments_go_out_as_they_grow(name: str, form: str) -> None:
+    """After each piece at most a mark's length is held, and what was sent is the beginning of the arguments."""
+    city = "a long story " * 40
+    parser = ToolCallParser(FORMATS[name], TOOLS)
+    head, tail = form.format("#").split("#")
+    sent = "".join(piece.text for piece in parser.feed(head) if isinstance(piece, CallArguments))
+    for said in range(0, len(city), 13):
+        pieces = parser.feed(city[said : said + 13])
+        assert all(isinstance(piece, CallArguments) for piece in pieces)
+        sent += "".join(piece.text for piece in pieces)
+        assert json.dumps({"city": city}).startswith(sent)
+        assert len(sent) >= said
+    rest = [*parser.feed(tail), *parser.finish()]
+    sent += "".join(piece.text for piece in rest if isinstance(piece, CallArguments))
+    assert json.loads(sent) == {"city": city}
+
+
+@pytest.mark.parametrize(("name", "form"), GROWING, ids=[name for name, _ in GROWING])
+def test_arguments_cut_by_the_limit_stay_open(name: str, form: str) -> None:
+    parser = ToolCallParser(FORMATS[name], TOOLS)
+    pieces = [*parser.feed(form.format("#").split("#")[0] + "Par"), *parser.finish(is_cut=True)]
+    assert "".join(piece.text for piece in pieces if isinstance(piece, CallArguments)) == '{"city": "Par'
 
 
 def test_without_parallel_calls_only_the_first_counts():
