@@ -94,6 +94,7 @@ def _request(body: ChatBody, data: bytes, origin: Origin) -> GenerationRequest:
         conversation=body.prompt_cache_key or origin.conversation,
         key_name=origin.key_name,
         template_options=_template_options(body),
+        reasoning_tokens=_reasoning_tokens(body),
         raw=data,
         created=origin.created,
         progress=body.return_progress and body.stream,
@@ -224,11 +225,19 @@ def _constraint(body: ChatBody) -> Constraint | None:
     )
 
 
+def _reasoning_tokens(body: ChatBody) -> int | None:
+    """Return llama-server's bound on reasoning; -1 is none."""
+    given = body.thinking_budget_tokens if body.reasoning_budget_tokens is None else body.reasoning_budget_tokens
+    return None if given == -1 else given
+
+
 def _template_options(body: ChatBody) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if body.reasoning_effort is not None:
         options["reasoning_effort"] = body.reasoning_effort
         options["enable_thinking"] = body.reasoning_effort != "none"
+    if _reasoning_tokens(body) == 0:
+        options["enable_thinking"] = False
     if body.add_generation_prompt is False:
         options["add_generation_prompt"] = False
     return options | (body.chat_template_kwargs or {})

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from saiserve import limits
 from saiserve.api.body import told
-from saiserve.api.sampling import Count, SamplingFields
-
-NAME_PATTERN = r"^[a-zA-Z0-9_\-.:/]{1,128}$"
-"""OpenAI's names and the dotted ones of MCP servers."""
+from saiserve.api.sampling import Count, Effort, SamplingFields
+from saiserve.api.tool_names import NAME_PATTERN
 
 
 class ImageUrl(msgspec.Struct):
@@ -166,7 +164,9 @@ class ChatBody(SamplingFields, kw_only=True):
     functions: Annotated[list[FunctionBody], Meta(max_length=limits.TOOLS_MAX)] = msgspec.field(default_factory=list)
     function_call: str | NamedFunction | None = None
     response_format: ResponseFormatBody | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    reasoning_effort: Effort | None = None
+    reasoning_budget_tokens: Count | None = None
+    thinking_budget_tokens: Count | None = None
     user: str = ""
     prompt_cache_key: str = ""
     chat_template_kwargs: dict[str, Any] | None = None

@@ -31,6 +31,9 @@ from saiserve.engines.messages import Constraint, Sampling
 ROLES: dict[str, Role] = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 BILLING_PREFIX = "x-anthropic-billing-header:"
 """A system block with this start changes from run to run and is not for the model."""
+THINKING = ("enabled", "disabled", "adaptive", "between_tools")
+INTERLEAVED = "interleaved-thinking"
+"""The beta by which a thinking budget is one of a whole turn with its tool calls."""
 DROPPED = frozenset({"redacted_thinking", "mid_conv_tool_change", "compaction"})
 """Blocks that only Anthropic's servers can read."""
 
@@ -91,6 +94,7 @@ def _prompt(body: CountBody, origin: Origin, data: bytes) -> GenerationRequest:
         continue_final=continues_final(messages, wanted=None),
         key_name=origin.key_name,
         template_options=_template_options(body),
+        reasoning_tokens=_reasoning_tokens(body),
         raw=data,
         created=origin.created,
     )
@@ -231,3 +235,28 @@ def _template_options(body: CountBody) -> dict[str, Any]:
 def thinking_wanted(body: CountBody) -> bool:
     """Whether thinking is on; absent means off."""
     return body.thinking is not None and body.thinking.type != "disabled"
+
+
+def _reasoning_tokens(body: CountBody) -> int | None:
+    """Return the bound on thinking that `enabled` must give and the others leave to the model."""
+    thinking = body.thinking
+    if thinking is None:
+        return None
+    if thinking.type not in THINKING:
+        raise invalid(f"thinking.type: {thinking.type[:40]!r} is not one of {', '.join(THINKING)}.", "thinking.type")
+    if thinking.type == "enabled" and thinking.budget_tokens is None:
+        raise invalid(
+            "thinking.budget_tokens: this field is required when thinking is enabled.", "thinking.budget_tokens"
+        )
+    return None if thinking.type == "disabled" else thinking.budget_tokens
+
+
+def check_budget(request: GenerationRequest, betas: str) -> None:
+    """Refuse a thinking budget that leaves nothing for the answer; with INTERLEAVED it may span several answers.
+
+    Raises:
+        ApiError: 400.
+    """
+    budget, limit = request.reasoning_tokens, request.max_tokens
+    if budget is not None and limit is not None and budget >= limit and INTERLEAVED not in betas:
+        raise invalid("max_tokens: must be greater than thinking.budget_tokens.", "max_tokens")

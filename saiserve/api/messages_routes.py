@@ -8,7 +8,7 @@ from typing import Final
 from saiserve.api.context import Api, decoded
 from saiserve.api.http import Call, Reply, json_reply
 from saiserve.api.messages_reply import MessageCollector, MessageStreamEncoder
-from saiserve.api.messages_request import decode_count, decode_messages
+from saiserve.api.messages_request import check_budget, decode_count, decode_messages
 from saiserve.api.sse import Streamed, Whole
 
 FORWARDED: Final = ("anthropic-version", "anthropic-beta")
@@ -18,6 +18,7 @@ FORWARDED: Final = ("anthropic-version", "anthropic-beta")
 async def create_message(api: Api, call: Call) -> Streamed | Whole:
     """`POST /v1/messages`."""
     request = await decoded(call, decode_messages, api.origin(call))
+    check_budget(request, call.headers.get("anthropic-beta", ""))
     request = replace(request, headers=tuple((name, call.headers[name]) for name in FORWARDED if name in call.headers))
     message_id = f"msg_{request.id}"
     thinking = bool(request.template_options.get("enable_thinking"))

@@ -70,8 +70,8 @@ class ToolChoiceBody(msgspec.Struct):
 class ThinkingBody(msgspec.Struct):
     """`thinking`."""
 
-    type: str
-    budget_tokens: int = 0
+    type: Annotated[str, told("enabled", "disabled", "adaptive", "between_tools")]
+    budget_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
 
 
 class FormatBody(msgspec.Struct):

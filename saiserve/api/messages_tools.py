@@ -10,6 +10,7 @@ from typing import Any
 
 from saiserve.api.body import invalid
 from saiserve.api.messages_schema import MessageBody, ToolBody, ToolChoiceBody
+from saiserve.api.tool_names import check_tool_name
 from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode
 
 _STRING = {"type": "string"}
@@ -61,7 +62,7 @@ def tools_of(bodies: list[ToolBody], referenced: frozenset[str]) -> tuple[Tool, 
     """Return the tools shown to the model.
 
     Raises:
-        ApiError: 400 for a tool without name or schema, and for two of one name.
+        ApiError: 400 for a tool without a good name or a schema, and for two of one name.
     """
     tools: list[Tool] = []
     for index, body in enumerate(bodies):
@@ -76,13 +77,15 @@ def tools_of(bodies: list[ToolBody], referenced: frozenset[str]) -> tuple[Tool, 
 
 def _tool(body: ToolBody, at: str) -> Tool | None:
     if body.type == "custom":
-        if not body.name or body.input_schema is None:
-            missing = "input_schema" if body.name else "name"
-            raise invalid(f"{at}.{missing}: this field is required.", f"{at}.{missing}")
+        check_tool_name(body.name, f"{at}.name")
+        if body.input_schema is None:
+            raise invalid(f"{at}.input_schema: this field is required.", f"{at}.input_schema")
         return Tool(body.name, body.description, body.input_schema, strict=body.strict)
     for start, (description, schema) in CLIENT_TOOLS.items():
         if body.type.startswith(start):
-            return Tool(body.name or start.rstrip("_"), description, schema)
+            name = body.name or start.rstrip("_")
+            check_tool_name(name, f"{at}.name")
+            return Tool(name, description, schema)
     return None
 
 

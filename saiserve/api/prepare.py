@@ -12,7 +12,15 @@ from saiserve.chat.events import AnswerEvent
 from saiserve.chat.families import Family, family_of
 from saiserve.chat.parsed import AnswerParser
 from saiserve.chat.reasoning import ReasoningSplitter, template_begins_reasoning
-from saiserve.chat.request import Dialect, GenerationRequest, ImagePart, Tool, ToolChoice, ToolChoiceMode
+from saiserve.chat.request import (
+    Dialect,
+    GenerationRequest,
+    ImagePart,
+    ReasoningBound,
+    Tool,
+    ToolChoice,
+    ToolChoiceMode,
+)
 from saiserve.chat.tool_formats import GENERIC, ToolFormat, format_named, format_of_template, with_tools_as_text
 from saiserve.chat.tool_grammar import tool_constraint
 from saiserve.chat.tool_parser import ToolCallParser
@@ -71,7 +79,7 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
     if rules_all and "reasoning" in card.capabilities:
         # A constraint holds from the first token on, so there is no room for reasoning before it.
         options["enable_thinking"] = False
-    prepared = replace(request, constraint=constraint, template_options=options)
+    prepared = replace(request, constraint=constraint, template_options=options, reasoning_bound=_bound(request, card))
     own_stop = _own_stop(request, tool_format, usable)
     if own_stop:
         prepared = replace(prepared, stop=(*request.stop, own_stop))
@@ -110,6 +118,23 @@ def _begins_inside(card: ModelCard) -> bool:
     return card.reasoning_begun or (family is not None and family.reasoning_begun)
 
 
+def _may_reason(request: GenerationRequest, card: ModelCard) -> bool:
+    return "reasoning" in card.capabilities and request.messages is not None
+
+
+def _has_begun(request: GenerationRequest, card: ModelCard) -> bool:
+    """Whether the prompt of this request ends inside the reasoning."""
+    thinks = request.template_options.get("enable_thinking", True) is not False and request.constraint is None
+    return _begins_inside(card) and thinks and not request.continue_final
+
+
+def _bound(request: GenerationRequest, card: ModelCard) -> ReasoningBound | None:
+    if request.reasoning_tokens is None or not _may_reason(request, card):
+        return None
+    begun = _has_begun(request, card)
+    return ReasoningBound(request.reasoning_tokens, card.reasoning_open, card.reasoning_close, begun)
+
+
 def _own_stop(request: GenerationRequest, tool_format: ToolFormat, usable: tuple[Tool, ...]) -> str:
     """Return the string that ends an answer after its only call; empty when more may follow."""
     one_call = usable and not request.tool_choice.parallel
@@ -123,11 +148,10 @@ def _parser(
     usable: tuple[Tool, ...],
     new_call_id: Callable[[], str],
 ) -> Callable[[AnswerEvent], list[AnswerEvent]]:
-    splits = "reasoning" in card.capabilities and request.messages is not None
+    splits = _may_reason(request, card)
     if not splits and not usable:
         return _unparsed
-    thinks = request.template_options.get("enable_thinking", True) is not False and request.constraint is None
-    begun = _begins_inside(card) and thinks and not request.continue_final
+    begun = _has_begun(request, card)
     splitter = partial(ReasoningSplitter, card.reasoning_open, card.reasoning_close, begun=begun)
     parser = partial(ToolCallParser, tool_format, usable, parallel=request.tool_choice.parallel)
     return AnswerParser(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from saiserve import limits
-from saiserve.api.sampling import Fraction, Temperature
+from saiserve.api.sampling import Effort, Fraction, Temperature
 
 
 class Content(msgspec.Struct):
@@ -86,7 +86,7 @@ class TextBody(msgspec.Struct):
 class ReasoningBody(msgspec.Struct):
     """`reasoning`."""
 
-    effort: str = ""
+    effort: Effort | None = None
     summary: str = ""
 
 
@@ -112,7 +112,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     previous_response_id: str | None = None
     conversation: Any = None
     metadata: dict[str, str] | None = None
-    truncation: str = "disabled"
+    truncation: Literal["auto", "disabled"] = "disabled"
     user: str = ""
     prompt_cache_key: str = ""
     timings_per_token: bool = False

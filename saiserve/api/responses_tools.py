@@ -13,6 +13,7 @@ from saiserve.api.body import invalid, validate
 from saiserve.api.chat_tools import FREE_FORM_PARAMETERS, choice_mode, named_tool, narrowed
 from saiserve.api.responses_items import flattened
 from saiserve.api.responses_schema import Grammar, ToolBody, ToolChoiceBody
+from saiserve.api.tool_names import check_tool_name
 from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode
 from saiserve.engines.messages import Constraint
 
@@ -56,8 +57,8 @@ class _Gathered:
 
     def add(self, body: ToolBody, at: str, namespace: str) -> None:
         """Take in one tool, or the tools of a namespace."""
-        if body.type in {"function", "custom", "namespace"} and not body.name:
-            raise invalid(f"{at}.name: this field is required.", f"{at}.name")
+        if body.type in {"function", "custom", "namespace"}:
+            check_tool_name(body.name, f"{at}.name")
         name = flattened(namespace, body.name)
         match body.type:
             case "function":

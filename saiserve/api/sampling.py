@@ -7,7 +7,7 @@ models need a truncated tail (docs/decisions/0080-sampling-defaults.md).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +22,8 @@ V = TypeVar("V", int, float)
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""How hard to think, in the words of the public API."""
 Count = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 
 TOP_K_DEFAULT = 40

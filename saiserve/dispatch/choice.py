@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 
 import msgspec
 import trio
 
+from saiserve import limits
 from saiserve.chat.answer import ChoiceText
 from saiserve.chat.events import AnswerEvent, PromptProgress, Relayed
 from saiserve.chat.prompt import prompt_of
+from saiserve.chat.reasoning import ReasoningCount
 from saiserve.chat.request import GenerationRequest
 from saiserve.dispatch.attempt import NS, Attempt
 from saiserve.dispatch.failover import Done, Fail, Failover, Route, Start
@@ -20,7 +22,17 @@ from saiserve.dispatch.pace import Pace
 from saiserve.dispatch.ports import Fit, FleetNews, Places
 from saiserve.dispatch.waiting import WaitingRoom
 from saiserve.engines.engine import HopError
-from saiserve.engines.messages import Accepted, Finished, FinishReason, Generate, Progress, Tokens
+from saiserve.engines.messages import (
+    Accepted,
+    Count,
+    Counted,
+    Finished,
+    FinishReason,
+    Generate,
+    Progress,
+    Prompt,
+    Tokens,
+)
 from saiserve.engines.spoken import Source, SourceReply, Spoken
 from saiserve.routing.candidate import Placement
 from saiserve.routing.decision import Decision
@@ -69,6 +81,7 @@ class ChoiceRunner:
         self._parse: Callable[[AnswerEvent], list[AnswerEvent]] | None = None
         self._by = request
         """The request as it was fitted to the model that serves it."""
+        self._reasoning = _count_of(request)
         self._turn: trio.Event | None = None
 
     async def run(self, decision: Decision) -> None:
@@ -171,7 +184,7 @@ class ChoiceRunner:
                 async for message in messages:
                     scope.deadline = math.inf
                     if attempt.receive(clock_ns(), message):
-                        await self._take(start, message, line)
+                        await self._take(engine, start, message, line)
                     if attempt.is_over:
                         return
                     attempt.reader_caught_up(clock_ns())
@@ -191,7 +204,7 @@ class ChoiceRunner:
                 len(self.failover.tokens),
             )
 
-    async def _take(self, start: Start, message: SourceReply, line: ExitStack) -> None:
+    async def _take(self, engine: Source, start: Start, message: SourceReply, line: ExitStack) -> None:
         match message:
             case Accepted(load=load):
                 self._news.reported(start.candidate, load)
@@ -213,13 +226,38 @@ class ChoiceRunner:
             case Tokens():
                 self.failover.take(message)
                 await self._tell(self.pace.tokens(clock_ns()))
-                for event in self._text.tokens(message):
-                    await self._say(event)
-                if self._text.stopped:
-                    self.failover.finish(Done(FinishReason.STOP_STRING))
-                    start.attempt.cancel()
+                await self._say_tokens(engine, start, message)
             case _:
                 pass
+
+    async def _say_tokens(self, engine: Source, start: Start, message: Tokens) -> None:
+        is_spent = False
+        for event in self._text.tokens(message):
+            await self._say(event)
+            is_spent = is_spent or (self._reasoning is not None and self._reasoning.is_spent(event))
+        if self._text.stopped:
+            self.failover.finish(Done(FinishReason.STOP_STRING))
+            start.attempt.cancel()
+        elif is_spent and (end := await self._end_of_reasoning(engine, start)) is not None:
+            start.attempt.cancel()
+            self.failover.insert(end)
+            for event in self._text.tokens(end):
+                await self._say(event)
+
+    async def _end_of_reasoning(self, engine: Source, start: Start) -> Tokens | None:
+        """What closes the reasoning, in the model's tokens; None when they cannot be had, and it goes on as it is."""
+        assert self._reasoning is not None
+        closing, self._reasoning = self._reasoning.closing, None
+        options = {"add_special": False, "parse_special": True}
+        question = Count(
+            start.attempt.id, engine.model, Prompt(text=closing, template_options=options), want_tokens=True
+        )
+        with trio.move_on_after(limits.ACCEPTED_S), suppress(HopError):
+            counted = await engine.count(question)
+            if isinstance(counted, Counted) and counted.ids:
+                return Tokens(start.attempt.id, counted.ids, closing.encode())
+        log.warning("attempt %s: %s did not say how reasoning ends", start.attempt.id, start.candidate.id)
+        return None
 
     async def _hear(self, message: Spoken) -> None:
         """An upstream spoke: its bytes where it speaks the client's dialect, else the events."""
@@ -246,6 +284,7 @@ class ChoiceRunner:
             self._parse = fitted.parse if fitted is not None else None
             self._by = fitted.request if fitted is not None else self._request
             self._text = ChoiceText(self._text.choice, self._by.stop)
+            self._reasoning = _count_of(self._by)
         by = self._by
         if by is self._request:
             return start.generate
@@ -254,6 +293,10 @@ class ChoiceRunner:
     async def _tell(self, progress: PromptProgress | None) -> None:
         if progress is not None and self._request.progress:
             await self._emit(progress)
+
+
+def _count_of(request: GenerationRequest) -> ReasoningCount | None:
+    return None if request.reasoning_bound is None else ReasoningCount(request.reasoning_bound)
 
 
 def _arm(scope: trio.CancelScope, attempt: Attempt) -> None:

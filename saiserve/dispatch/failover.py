@@ -116,6 +116,8 @@ class Failover:
         self._current: Start | None = None
         self._last: Attempt | None = None
         self._starts = 0
+        self._is_break = False
+        """The current attempt ends because its tokens are added to, not because it is over."""
         self._rounds = 0
         self._served: Candidate | None = None
         self._room = template.max_tokens
@@ -162,6 +164,15 @@ class Failover:
     def take(self, message: Tokens) -> None:
         """Count tokens of the current attempt, already checked by it."""
         self.tokens.extend(message.ids)
+
+    def insert(self, message: Tokens) -> None:
+        """Tokens that the entry node puts into the answer: the place that served goes on from there, as no new attempt."""
+        self.take(message)
+        served = self._served
+        assert served is not None
+        self._is_break = True
+        self._asked.discard(served.id)
+        self._slate = (served, *(candidate for candidate in self._slate if candidate.id != served.id))
 
     def hear(self, message: Spoken) -> None:
         """An upstream said something; how many tokens it was is told at the end only."""
@@ -218,7 +229,9 @@ class Failover:
         attempt, candidate = start.attempt, start.candidate
         assert attempt.is_over
         self._last = attempt
-        self._record(attempt, candidate)
+        if not self._is_break:
+            self._record(attempt, candidate)
+        self._is_break = False
         if attempt.state is AttemptState.FINISHED:
             assert attempt.finished is not None
             if self.is_spoken:
