@@ -17,6 +17,7 @@ from saiserve.api.context import Origin
 from saiserve.api.gathered import GatheredAnswer, GatheredChoice, finish_kind
 from saiserve.api.messages_reply import MessageCollector, MessageStreamEncoder
 from saiserve.api.messages_request import decode_messages
+from saiserve.api.responses_request import decode_response
 from saiserve.chat.events import AnswerEvent, StopKind, ToolCallDelta
 from saiserve.chat.request import (
     Dialect,
@@ -69,11 +70,14 @@ def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
             for number in range(draw(st.integers(0, 3)))
         )
         said = (TextPart(draw(TEXT) + "."),) if draw(st.booleans()) or not calls else ()
-        messages.append(Message(Role.ASSISTANT, said, tool_calls=calls))
+        reasoning = draw(TEXT) if draw(st.booleans()) else ""
+        messages.append(Message(Role.ASSISTANT, said, reasoning=reasoning, tool_calls=calls))
         messages += [
             Message(Role.TOOL, (TextPart(draw(TEXT)),), tool_call_id=call.id, is_error=draw(st.booleans()))
             for call in calls
         ]
+        if draw(st.booleans()):
+            messages.append(Message(Role.SYSTEM, (TextPart(draw(TEXT)),)))
     messages.append(Message(Role.USER, (TextPart(draw(TEXT)),)))
     return tuple(messages)
 
@@ -113,8 +117,32 @@ def meaning(request: GenerationRequest) -> dict[str, Any]:
         if turns and turns[-1][0] is message.role and message.role is not Role.TOOL:
             last = turns.pop()
             parts, calls = last[1] + parts, last[2] + calls
-        turns.append((message.role, parts, calls, message.tool_call_id, message.is_error))
-    return {"turns": turns} | {name: getattr(request, name) for name in names}
+        turns.append((message.role, joined(parts), calls, message.tool_call_id, message.is_error))
+    reasoning = [message.reasoning for message in request.messages or () if message.reasoning]
+    return {"turns": turns, "reasoning": reasoning} | {name: getattr(request, name) for name in names}
+
+
+def joined(parts: list[Any]) -> list[Any]:
+    """Texts side by side as one."""
+    result: list[Any] = []
+    for part in parts:
+        if result and isinstance(part, TextPart) and isinstance(result[-1], TextPart):
+            result[-1] = TextPart(result[-1].text + part.text)
+        else:
+            result.append(part)
+    return result
+
+
+def for_messages(request: GenerationRequest) -> GenerationRequest:
+    """With what Messages can say: later system messages in marks in their place, reasoning of other servers left out."""
+    told: list[Message] = []
+    for message in request.messages or ():
+        is_head = all(before.role is Role.SYSTEM for before in told)
+        if message.role is Role.SYSTEM and not is_head:
+            told.append(Message(Role.USER, (TextPart(f"<system>\n{message.text}\n</system>"),)))
+        else:
+            told.append(replace(message, reasoning=""))
+    return replace(request, messages=tuple(told))
 
 
 def in_words(request: GenerationRequest) -> GenerationRequest:
@@ -137,7 +165,56 @@ def test_a_request_through_chat_completions_keeps_its_meaning(request: Generatio
 @given(requests())
 def test_a_request_through_messages_keeps_its_meaning(request: GenerationRequest) -> None:
     back = decode_messages(messages_body(request, MODEL), ORIGIN)
-    assert meaning(back) == meaning(request)
+    assert meaning(back) == meaning(for_messages(request))
+
+
+SET_BY_CLIENT = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.sampled_from([0.0, 0.25, 1.0, 1.5]),
+        "top_p": st.sampled_from([0.1, 1.0]),
+        "stop": st.lists(st.sampled_from(["END", "###"]), min_size=1, max_size=2, unique=True),
+        "seed": st.integers(0, 2**31),
+        "presence_penalty": st.sampled_from([-1.0, 0.5]),
+        "reasoning_effort": st.sampled_from(["low", "high"]),
+    },
+)
+
+
+@given(SET_BY_CLIENT, st.booleans())
+def test_what_a_client_sets_itself_goes_with_its_request_and_nothing_else(fields: dict[str, Any], stream: bool) -> None:
+    """From each dialect to each: values where both have the word, no defaults of this node."""
+    base = {"model": "m", "stream": stream}
+    hi = [{"role": "user", "content": "hi"}]
+    effort = fields.get("reasoning_effort")
+    shared = {name: fields[name] for name in ("temperature", "top_p") if name in fields}
+    chat = decode_chat(json.dumps({**base, "messages": hi, **fields}).encode(), ORIGIN).request
+    responses = decode_response(
+        json.dumps({**base, "input": "hi", **shared, **({"reasoning": {"effort": effort}} if effort else {})}).encode(),
+        ORIGIN,
+    ).request
+    low = {name: min(value, 1.0) for name, value in shared.items()}
+    stops = {"stop_sequences": fields["stop"]} if "stop" in fields else {}
+    claude = decode_messages(
+        json.dumps({**base, "messages": hi, "max_tokens": 5, "top_k": 7, **low, **stops}).encode(), ORIGIN
+    )
+    sent = {
+        (client, target): json.loads(body)
+        for client, request in (("chat", chat), ("responses", responses), ("messages", claude))
+        for target, body in (
+            ("openai", chat_body(request, TARGET, MODEL)),
+            ("anthropic", messages_body(request, MODEL)),
+        )
+    }
+    names = ("temperature", "top_p", "stop", "stop_sequences", "seed", "presence_penalty", "reasoning_effort", "top_k")
+    told = {way: {name: body[name] for name in names if name in body} for way, body in sent.items()}
+    assert all(body["stream"] is stream for body in sent.values())
+    assert told["chat", "openai"] == fields
+    assert told["chat", "anthropic"] == low | stops
+    assert told["responses", "openai"] == shared | ({"reasoning_effort": effort} if effort else {})
+    assert told["responses", "anthropic"] == low
+    assert told["messages", "openai"] == low | ({"stop": fields["stop"]} if stops else {})
+    assert told["messages", "anthropic"] == low | stops | {"top_k": 7}
 
 
 @settings(max_examples=100)
@@ -145,7 +222,7 @@ def test_a_request_through_messages_keeps_its_meaning(request: GenerationRequest
 def test_a_request_through_both_dialects_keeps_its_meaning(request: GenerationRequest) -> None:
     once = replace(decode_messages(messages_body(request, MODEL), ORIGIN), raw=b"")
     twice = replace(decode_chat(chat_body(once, TARGET, MODEL), ORIGIN).request, raw=b"")
-    assert meaning(twice) == meaning(in_words(request))
+    assert meaning(twice) == meaning(in_words(for_messages(request)))
 
 
 def choice_of(events: list[AnswerEvent]) -> GatheredChoice:
