@@ -21,7 +21,6 @@ class Relay:
         self._asker = asker
         self.sequence = 0
         self.timers: list[Timer] = []
-        self.is_over = False
 
     def acked(self, now: int, packet: Packet) -> None:
         """Tell the asker that the target answered."""
@@ -72,10 +71,8 @@ class Relays:
         relay.timers.append(core.timers.set(now + 2 * config.ns(config.probe_interval_s), relay.expire))
 
     def end(self, relay: Relay) -> None:
-        """Forget a relay; safe to call twice."""
-        if not relay.is_over:
-            relay.is_over = True
-            for timer in relay.timers:
-                timer.cancel()
-            self.core.forget(relay.sequence)
-            self._count -= 1
+        """Forget a relay: no timer and no answer finds it any more, so that this happens once."""
+        for timer in relay.timers:
+            timer.cancel()
+        self.core.forget(relay.sequence)
+        self._count -= 1
