@@ -77,6 +77,7 @@ class Settings:
     numa: str = "off"
     mmap: bool = True
     mlock: bool = False
+    speculate: bool = False
     upstreams: tuple[Target, ...] = ()
     routes: Routes = field(default_factory=Routes)
     isolate_keys: bool = False
@@ -149,6 +150,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("TENSOR_SPLIT", "tensor_split", "", "share of each device, such as 3,1; default: by free memory", values.shares, per_model=True),
     Setting("NUMA", "numa", "off", "how to use NUMA nodes: off, distribute, isolate or numactl", values.choice("off", "distribute", "isolate", "numactl"), per_model=True),
     Setting("MMAP", "mmap", "1", "0: read weights into memory instead of mapping the file", values.flag, per_model=True),
+    Setting("SPECULATE", "speculate", "0", "1: a stream alone guesses its next tokens from prompt and answer and computes several at once", values.flag, per_model=True),
     Setting("MLOCK", "mlock", "0", "1: keep weights in RAM, never swapped; the process must be allowed to", values.flag, per_model=True),
     Setting("MMPROJ", "mmproj", "", "projector file (GGUF) that lets the model see images; default: it does not", values.path, per_model=True),
     Setting("LORA", "lora", "", "LoRA adapters as NAME=PATH, or NAME=PATH@SCALE, comma-separated; each is served as the model ID:NAME", values.adapters, per_model=True),

@@ -23,6 +23,8 @@ ENGINE_COUNTERS: Final[dict[str, str]] = {
     "steps": "Batches computed.",
     "prefill_tokens": "Prompt tokens computed.",
     "decode_tokens": "Tokens generated.",
+    "drafted": "Tokens guessed ahead.",
+    "draft_hits": "Those of them that were right.",
     "prefix_hit_tokens": "Prompt tokens reused instead of computed.",
     "host_hit_tokens": "Those of them that came back from host memory.",
     "waits_for_prefix": "Requests that waited for a prefix another was computing.",

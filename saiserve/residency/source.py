@@ -192,6 +192,7 @@ def engine_settings(entry: CatalogEntry, settings: Settings, path: Path) -> Engi
         gpu_layers=settings.gpu_layers,
         mmap=settings.mmap,
         mlock=settings.mlock,
+        speculate=settings.speculate,
         cache_bytes=settings.cache_mib << 20,
         flash_attention=settings.flash_attention,
         gpu_devices=settings.gpu_devices,

@@ -6,6 +6,7 @@ The fake model draws the next token from all ids before it, so a wrong prefix wo
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from saiserve.engines.llamacpp.job import Broken, Job, Notice, OutOfRoom, Progress, Refusal, Started, Step
@@ -38,6 +39,7 @@ class Loop:
     notices: list[Notice] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     step_ms: list[float] = field(default_factory=list)
+    model: Callable[[tuple[int, ...]], int] = next_token
     ends: set[bytes] = field(default_factory=set)
     """Prompts whose last logits are known: the scheduler's."""
 
@@ -87,9 +89,9 @@ class Loop:
 
     def _take(self, job: Job, sequence: int) -> None:
         answer = self.answers[job.id]
-        seen = self.kv.context(sequence)
+        seen = self.kv.context(sequence)[: len(job.tokens) + len(answer)]  # guesses may follow
         assert seen == (*job.tokens, *answer), f"{job.id} was computed on other ids than its own"
-        answer.append(next_token(seen))
+        answer.append(self.model(seen))
         self.scheduler.sampled(job.id, answer[-1])
         if len(answer) == job.max_tokens:
             self.scheduler.finish(self.now, job.id)
@@ -114,7 +116,7 @@ class Loop:
     def run(self, turns_max: int = 10_000) -> None:
         """Until nothing is left to do."""
         for _ in range(turns_max):
-            if self.turn() is None and not self.scheduler.has_chores and not self.scheduler._running:
+            if self.turn() is None and not self.scheduler.has_chores and not self.scheduler._streams:
                 return
         raise AssertionError(f"not done after {turns_max} turns")
 

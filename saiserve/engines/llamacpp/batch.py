@@ -67,8 +67,8 @@ def allot_prefill(streams: Sequence[Stream], rows_max: int) -> list[tuple[Stream
     return allotted
 
 
-def compose(decoding: Sequence[Stream], prefilling: Sequence[tuple[Stream, int]]) -> Step:
-    """The batch of these streams, and where its logits are to be drawn from."""
+def compose(decoding: Sequence[Stream], prefilling: Sequence[tuple[Stream, int]], draft: Sequence[int] = ()) -> Step:
+    """The batch of these streams, and where its logits are to be drawn from; a `draft` follows the first one's token."""
     rows: list[Row] = []
     samples: list[Sample] = []
     parts: list[Part] = []
@@ -78,7 +78,10 @@ def compose(decoding: Sequence[Stream], prefilling: Sequence[tuple[Stream, int]]
         row, position, job_id = len(rows), held.ready, stream.job.id
         rows.append(Row(held.sequence, position, stream.tokens[position], True))
         samples.append(Sample(row, job_id, position + 1))
-        parts.append(Part(job_id, row, row + 1, False))
+        for token in draft if stream is decoding[0] else ():
+            samples.append(Sample(len(rows), job_id, held.ready + 1 + len(rows) - row))
+            rows.append(Row(held.sequence, held.ready + len(rows) - row, token, True))
+        parts.append(Part(job_id, row, len(rows), False))
     for stream, count in prefilling:
         held = stream.held
         assert held is not None

@@ -247,5 +247,6 @@ def _scheduler_config(settings: EngineSettings, context: LlamaContext, speeds: S
         prefill_rate=speeds.prefill_rate,
         decode_rate=speeds.stream_rates[1],
         pins=context.family is Family.WINDOW and settings.window_full,
+        speculates=settings.speculate,
         park_after_s=None if settings.gpu_layers else PARK_AFTER_S,
     )

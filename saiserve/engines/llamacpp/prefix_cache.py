@@ -261,9 +261,18 @@ class PrefixCache:
                 self.discard(source)
         return 0
 
-    def grow(self, held: Held, count: int) -> None:
-        """`count` more ids of a running sequence were computed."""
-        self.cells.extend(held.sequence, count)
+    def grow(self, held: Held, count: int, guessed: int = 0) -> None:
+        """`count` more ids of a running sequence were computed, and so many guesses after them."""
+        self.cells.extend(held.sequence, count + guessed)
+        self.confirm(held, count)
+
+    def retract(self, held: Held) -> None:
+        """The guesses not confirmed were wrong."""
+        self.kv.remove(held.sequence, held.ready, -1)
+        self.cells.truncate(held.sequence, held.ready)
+
+    def confirm(self, held: Held, count: int) -> None:
+        """So many ids whose cells are there belong to the sequence."""
         held.ready += count
         if held.ready - held.planned >= SYNC_TOKENS:
             self._tell_tree(held)

@@ -28,7 +28,7 @@ from collections.abc import Container
 from saiserve.engines.llamacpp.adapter_turns import AdapterTurns
 from saiserve.engines.llamacpp.admission import TYPICAL_ANSWER_TOKENS, Queue, ServiceTime
 from saiserve.engines.llamacpp.batch import Pace, allot_prefill, compose
-from saiserve.engines.llamacpp.checkpoints import checkpoint_places
+from saiserve.engines.llamacpp.guesses import Guesses
 from saiserve.engines.llamacpp.job import (
     Broken,
     HeldPrefix,
@@ -38,15 +38,14 @@ from saiserve.engines.llamacpp.job import (
     Progress,
     Refusal,
     Requeued,
-    Started,
     Step,
 )
 from saiserve.engines.llamacpp.kv import DecodeOutcome, KvCache
 from saiserve.engines.llamacpp.prefix_cache import PrefixCache
-from saiserve.engines.llamacpp.prefix_tree import tokens_of
 from saiserve.engines.llamacpp.rates import NS_PER_S, Rates
-from saiserve.engines.llamacpp.reuse import Choice, ReuseKind
+from saiserve.engines.llamacpp.reuse import ReuseKind
 from saiserve.engines.llamacpp.scheduler_config import SchedulerConfig
+from saiserve.engines.llamacpp.starting import Starts
 from saiserve.engines.llamacpp.stream import Stream
 from saiserve.engines.messages import Load
 
@@ -56,6 +55,8 @@ COUNTERS = (
     "steps",
     "prefill_tokens",
     "decode_tokens",
+    "drafted",
+    "draft_hits",
     "prefix_hit_tokens",
     "waits_for_prefix",
     "finished",
@@ -66,8 +67,6 @@ COUNTERS = (
     "rejected",
 )
 """Totals counted here; those of the cache are added to them."""
-WAIT_GAIN_MIN = 16
-"""Tokens that waiting for another's prefill must save."""
 EMBEDDING_SHARE = 0.2
 """Share of the time that embeddings get while streams run."""
 HELD_MAX = 1_024
@@ -88,7 +87,6 @@ class Scheduler:
                 f"each lane needs a row), not {config.lanes}"
             )
         self.config = config
-        self._ends = ends
         self.rates = Rates(config.prefill_rate, config.decode_rate)
         self._pace = Pace(config, self.rates)
         self._cache = PrefixCache(
@@ -110,6 +108,19 @@ class Scheduler:
         self._serial = 0
         self._embedding_after = 0
         self._counts: Counter[str] = Counter()
+        self._starts = Starts(
+            self._cache,
+            lanes=config.lanes,
+            ends=ends,
+            queue=self._queue,
+            running=self._running,
+            notices=self._notices,
+            counts=self._counts,
+        )
+        goes_back = self._cache.kind is not ReuseKind.STATES
+        self._guesses = Guesses(
+            self._cache, is_on=config.speculates and goes_back, batch_max=config.batch_max, counts=self._counts
+        )
 
     @property
     def spare_sequence(self) -> int:
@@ -142,19 +153,14 @@ class Scheduler:
         if len(self._queue) >= self.config.queue_max:
             self._counts["refused"] += 1
             return Refusal(self._wait_s(stream))
-        stream.likely_cached = self._look(stream).cut
+        stream.likely_cached = self._starts.look(stream).cut
         self._streams[job.id] = stream
         self._queue.add(stream)
         return None
 
     def cached_tokens(self, job: Job) -> int:
         """Prompt tokens of a job that would be reused if it started now: for `accepted`."""
-        choice = self._cache.look(tokens_of(job.tokens), job.isolation, whole=job.end_key in self._ends)
-        return min(choice.cut, job.prompt_tokens)
-
-    def _look(self, stream: Stream) -> Choice:
-        whole = stream.starts == 0 and stream.job.end_key in self._ends
-        return self._cache.look(stream.tokens, stream.job.isolation, whole=whole)
+        return self._starts.cached_tokens(job)
 
     def cancel(self, now: int, job_id: str) -> None:
         """End a job wherever it stands; unknown ids are ignored. What it computed stays as a cached prefix."""
@@ -193,6 +199,8 @@ class Scheduler:
             stream = self._streams[job_id]
             stream.tokens.append(token)
             stream.drawn += 1
+            if stream.draft:
+                self._guesses.compare(stream, token)
 
     def _is_in_flight(self, job_id: str) -> bool:
         return self._in_flight is not None and any(part.job_id == job_id for part in self._in_flight.parts)
@@ -200,6 +208,7 @@ class Scheduler:
     def _leave(self, now: int, stream: Stream) -> None:
         """Give up lane and sequence."""
         assert stream.held is not None
+        self._guesses.retract(stream)
         del self._running[stream.held.sequence]
         self._cache.close(now, stream.held)
         stream.likely_cached = stream.held.ready
@@ -220,12 +229,12 @@ class Scheduler:
             raise RuntimeError("the last step was not reported with completed()")
         self._cache.begin_step()
         self._take_checkpoints(now)
-        self._admit(now)
+        self._starts.admit(now)
         self._cache.park_one(now)
         jobs = len(self._streams)
         step = self._compose(now)
         if step is None and len(self._streams) < jobs:  # a lone job ran out of room: the next may start
-            self._admit(now)
+            self._starts.admit(now)
             step = self._compose(now)
         if step is not None:
             self._in_flight = step
@@ -239,78 +248,6 @@ class Scheduler:
             if held is not None and held.ready in held.cuts:
                 held.cuts.discard(held.ready)
                 self._cache.host.take_checkpoint(now, held)
-
-    def _admit(self, now: int) -> None:
-        """Give lanes to waiting jobs in their order; those that wait for another's prefill are passed over."""
-        for stream in self._queue:
-            if len(self._running) >= self.config.lanes:
-                return
-            if stream.waits_for_leader:
-                continue
-            choice = self._look(stream)
-            if not self._running and self._cache.clear_ground(now, choice):
-                choice = self._look(stream)
-            if self._follows(stream, choice):
-                continue
-            if choice.segments and self._cache.has_moved_much:
-                return
-            if not self._fits(stream, choice) or not self._start(now, stream, choice):
-                return
-
-    def _follows(self, stream: Stream, choice: Choice) -> bool:
-        """Let a job wait for a running one that will soon have more of its prompt."""
-        leader, depth = choice.leader, choice.leader_depth
-        if leader is None:
-            return False
-        ahead = self._running[leader.sequence]
-        if stream.starts == 0 and stream.job.end_key and stream.job.end_key == ahead.job.end_key:
-            depth = len(stream.tokens)  # the very same prompt: its last logits will do for both
-            if leader.ready >= depth:
-                return False
-        elif depth - max(choice.cut, leader.ready) < WAIT_GAIN_MIN:
-            return False
-        if self._cache.kind is ReuseKind.STATES:
-            if not self._cache.makes_checkpoints:
-                return False
-            leader.cuts.add(depth)
-        stream.leader, stream.leader_depth = leader, depth
-        ahead.prefill_turn = min(ahead.prefill_turn, stream.turn)
-        self._counts["waits_for_prefix"] += 1
-        return True
-
-    def _fits(self, stream: Stream, choice: Choice) -> bool:
-        """Whether the cache has cells for this job beside what the running ones will want soon."""
-        if not self._running:
-            return True
-        promised = sum(other.prefill_left + other.reserve for other in self._running.values())
-        wanted = max(len(stream.tokens) - choice.source_cut, choice.cells) + stream.reserve
-        return wanted + promised <= self._cache.room + self._cache.idle_cells_beside(choice.source)
-
-    def _start(self, now: int, stream: Stream, choice: Choice) -> bool:
-        if choice.segments and not self._cache.make_room(now, choice.cells, keep=choice.source):
-            choice = Choice()
-        held = self._cache.open(now, stream.tokens, stream.job.isolation, choice)
-        if held is None:
-            return False
-        self._queue.remove(stream)
-        stream.held, stream.leader = held, None
-        stream.prefill_end = len(stream.tokens)
-        stream.prefill_turn = stream.turn
-        stream.started_at = stream.started_at or now
-        stream.starts += 1
-        self._running[held.sequence] = stream
-        cached = min(held.ready, stream.job.prompt_tokens)
-        self._counts["prefix_hit_tokens"] += cached
-        self._notices.append(Started(stream.job.id, cached, stream.starts > 1))
-        places = checkpoint_places(stream.job.boundaries, held.ready, len(stream.tokens))
-        if self._cache.makes_checkpoints:
-            held.cuts = places
-        elif self._cache.kind is ReuseKind.PINNED and places:
-            held.marks = tuple({min(places), max(places)})
-        if held.ready in held.cuts:
-            held.cuts.discard(held.ready)
-            self._cache.host.take_checkpoint(now, held)
-        return True
 
     def _compose(self, now: int) -> Step | None:
         """The next batch, made to fit the cells there are."""
@@ -327,7 +264,9 @@ class Scheduler:
             if not self._cache.make_room(now, wanted):
                 allotted = allot_prefill(prefilling, self._cache.room - len(decoding))
             if len(decoding) <= self._cache.room and (decoding or allotted):
-                return compose(decoding, allotted)
+                return compose(
+                    decoding, allotted, self._guesses.draft(now, decoding) if not (allotted or self._suspects) else ()
+                )
             self._give_way(now)
 
     def _eligible(self) -> list[Stream]:
@@ -372,12 +311,17 @@ class Scheduler:
         return self.notices()
 
     def _done(self, step: Step, streams: list[Stream], elapsed_ns: int) -> None:
-        prefill_rows = 0
+        prefill_rows = guessed = 0
         for part, stream in zip(step.parts, streams, strict=True):
             assert stream.held is not None
             count = part.end - part.start
-            self._cache.grow(stream.held, count)
-            if part.is_prefill:
+            if not part.is_prefill:
+                stream.draft = tuple(row.token for row in step.rows[part.start + 1 : part.end])
+                stream.drafted = count - 1
+                guessed += count - 1
+                self._cache.grow(stream.held, 1, guessed=count - 1)
+            else:
+                self._cache.grow(stream.held, count)
                 prefill_rows += count
                 prefilled = min(stream.held.ready, stream.job.prompt_tokens)
                 if not stream.ended:
@@ -385,7 +329,7 @@ class Scheduler:
         decode_rows = len(step.rows) - prefill_rows
         self.rates.learn(decode_rows, prefill_rows, self.config.batch_max, elapsed_ns)
         self._counts["prefill_tokens"] += prefill_rows
-        self._counts["decode_tokens"] += decode_rows
+        self._counts["decode_tokens"] += decode_rows - guessed
         if self._suspects:
             self._suspects.pop()
 
@@ -416,7 +360,8 @@ class Scheduler:
 
     def notices(self) -> tuple[Notice, ...]:
         """Notices not yet given out (each is given once, here or by `completed`)."""
-        notices, self._notices = tuple(self._notices), []
+        notices = tuple(self._notices)
+        self._notices.clear()
         return notices
 
     # Embeddings

@@ -27,6 +27,8 @@ class SchedulerConfig:
     """Tokens per second of one stream alone measured at load, 0: unknown."""
     pins: bool = True
     """WINDOW only: hold cells by twin ids. Right with swa_full=True, wrong with False (docs/engine.md)."""
+    speculates: bool = False
+    """A stream alone may compute guesses of its next tokens in one batch (FULL, and WINDOW with pins)."""
     park_after_s: float | None = None
     """FULL: an idle prefix moves to host memory after so long, even if hot_cells_max allows more, while there is room
     for it without evicting anything. None: not."""

@@ -56,6 +56,8 @@ class EngineSettings:
     queue_max: int = 256
     prefill_budget_s: float = 0.25
     """Longest step wanted while streams run."""
+    speculate: bool = False
+    """A stream alone guesses its next tokens from what was said before, and computes several at once."""
     flash_attention: bool = True
     """Faster; computes attention in 16 bits."""
     gpu_devices: tuple[str, ...] = ()

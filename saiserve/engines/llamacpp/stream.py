@@ -6,6 +6,7 @@ from array import array
 
 from saiserve.engines.llamacpp.admission import turn_of
 from saiserve.engines.llamacpp.job import Job
+from saiserve.engines.llamacpp.lookup import Lookup
 from saiserve.engines.llamacpp.prefix_tree import tokens_of
 from saiserve.engines.llamacpp.reuse import Held
 
@@ -18,6 +19,8 @@ class Stream:
 
     __slots__ = (
         "chunk_max",
+        "draft",
+        "drafted",
         "drawn",
         "ended",
         "held",
@@ -25,6 +28,7 @@ class Stream:
         "leader",
         "leader_depth",
         "likely_cached",
+        "lookup",
         "prefill_end",
         "prefill_turn",
         "requeues",
@@ -48,6 +52,11 @@ class Stream:
         self.prefill_end = 0
         """Ids known when it last started: up to there it prefills, beyond it decodes."""
         self.drawn = 0
+        self.lookup: Lookup | None = None
+        self.draft: tuple[int, ...] = ()
+        """Tokens computed beyond the last one drawn, as long as they may turn out right."""
+        self.drafted = 0
+        """How many there were after the step."""
         self.starts = 0
         self.started_at = 0
         self.requeues = 0

@@ -13,10 +13,15 @@ from saiserve.engines.llamacpp.kv import Family
 from saiserve.engines.llamacpp.prefix_cache import PrefixCache
 from saiserve.engines.llamacpp.reuse import ReuseKind
 from tests.fakes import engine_checks
-from tests.fakes.engine_loop import Loop, job, make_loop
+from tests.fakes.engine_loop import Loop, job, make_loop, next_token
 from tests.fakes.kv import WrongPrefixError
 
 FAMILIES = [Family.FULL, Family.WINDOW, Family.RECURRENT]
+
+
+def says_again(ids: tuple[int, ...]) -> int:
+    """A model that mostly repeats what it said seven tokens ago, so that guesses are right and wrong."""
+    return ids[-7] if len(ids) >= 7 and hash(ids) % 5 else next_token(ids)
 
 
 def play(loop: Loop, rng: random.Random, rounds: int) -> None:
@@ -91,7 +96,9 @@ def test_no_life_computes_on_a_wrong_prefix_loses_a_job_or_leaks_a_cell(
         queue_max=30,
         pins=rng.random() < 0.7,
         park_after_s=park,
+        speculates=rng.random() < 0.5,
     )
+    loop.model = rng.choice([next_token, says_again])
     play(loop, rng, 120)
 
 

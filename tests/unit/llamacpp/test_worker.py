@@ -61,6 +61,27 @@ def desk(tiny: Callable[[str], Path]) -> Desk:
     return Desk(worker)
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_guessed_tokens_are_those_that_come_without_guessing(name: str, tiny: Callable[[str], Path]) -> None:
+    def desk(*, speculate: bool) -> Desk:
+        settings = EngineSettings(
+            model_path=str(tiny(name)), model_id="tiny", context_tokens=1024, cells=2048, lanes=4, threads=1,
+            kv_type="f32", flash_attention=False, speculate=speculate,
+        )  # fmt: skip
+        worker, _ = load_worker(settings)
+        assert isinstance(worker, Worker)
+        return Desk(worker)
+
+    plain, guessing = desk(speculate=False), desk(speculate=True)
+    for seed, temperature in ((1, 0.0), (2, 0.0), (3, 0.7), (4, 1.0)):
+        sampling = Sampling(seed=seed, temperature=temperature, ignore_eos=True, repeat_penalty=1.05, logprobs=1)
+        asked = {"prompt": f"tell {seed} " * 12, "max_tokens": 120, "sampling": sampling}
+        assert guessing.answer(**asked)[0] == plain.answer(**asked)[0]
+    counters = guessing.worker._scheduler.counters()
+    assert counters["draft_hits"] > 50
+    assert counters["draft_hits"] < counters["drafted"]
+
+
 def sampled(**options: Any) -> Sampling:
     return Sampling(**{"seed": 11, "temperature": 1.3, **options})
 
