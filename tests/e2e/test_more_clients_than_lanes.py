@@ -15,7 +15,7 @@ from acceptance.nodes import Node, fleet
 from benchmarks.burst import Tally, burst, probe
 
 pytestmark = pytest.mark.slow
-MODEL = "smollm2-135m"
+MODELS = ("smollm2-135m", "gemma-3-270m")
 CONTROL_S = 1.0
 """Longest reply of a control endpoint; one poll in a hundred may meet a busy machine."""
 
@@ -38,7 +38,12 @@ class Stream:
 
 
 async def stream(node: Node, text: str, tokens: int, seen: Stream) -> None:
-    body = {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": tokens, "stream": True}
+    body = {
+        "model": node.environment["MODELS"],
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": tokens,
+        "stream": True,
+    }
     body |= {"ignore_eos": True}
     begun = trio.current_time()
     async with node.client(200) as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -48,18 +53,20 @@ async def stream(node: Node, text: str, tokens: int, seen: Stream) -> None:
                 seen.times.append(trio.current_time() - begun)
 
 
-async def test_thirty_clients_at_two_lanes_are_all_served_about_in_turn() -> None:
+@pytest.mark.parametrize("model", MODELS)
+async def test_thirty_clients_at_two_lanes_are_all_served_about_in_turn(model: str) -> None:
     async with fleet() as nodes:
-        node = await nodes.start_ready("a", MODEL, environment={"LANES": "2"})
-        tally = await burst(node.port, MODEL, 30, 32)
+        node = await nodes.start_ready("a", model, environment={"LANES": "2"})
+        tally = await burst(node.port, model, 30, 32)
     assert dict(tally.statuses) == {"200": 30}
     assert max(tally.first_byte_s) <= 3 * statistics.fmean(tally.first_byte_s)
     assert_node_kept_answering(tally)
 
 
-async def test_short_answers_do_not_wait_for_a_long_one() -> None:
+@pytest.mark.parametrize("model", MODELS)
+async def test_short_answers_do_not_wait_for_a_long_one(model: str) -> None:
     async with fleet() as nodes:
-        node = await nodes.start_ready("a", MODEL, environment={"LANES": "2"})
+        node = await nodes.start_ready("a", model, environment={"LANES": "2"})
         long, shorts = Stream(), [Stream() for _ in range(20)]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream, node, "Count for a long time.", 1_500, long)
@@ -73,9 +80,10 @@ async def test_short_answers_do_not_wait_for_a_long_one() -> None:
     assert all(seen.status == 200 for seen in shorts)
 
 
-async def test_a_long_prompt_does_not_stop_running_streams() -> None:
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_long_prompt_does_not_stop_running_streams(model: str) -> None:
     async with fleet() as nodes:
-        node = await nodes.start_ready("a", MODEL, environment={"LANES": "3"})
+        node = await nodes.start_ready("a", model, environment={"LANES": "3"})
         running, prefill, tally = [Stream(), Stream()], Stream(), Tally()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(probe, node.port, "/health", tally)
