@@ -28,8 +28,8 @@ WAITING_FRAMES_MAX = 1_024
 """Requests handed over but not yet read by the process."""
 ERROR_LINES_MAX = 20
 ERROR_LINE_BYTES_MAX = 2_000
-STOOD_STILL_S = 5.0
-"""Woken so late, the node itself had been stopped: a silence that it could not have heard says nothing."""
+WATCH_TICKS = 12
+"""A silence is counted in so many parts, each at most as long as it was to be: time in which the node itself stood still is none."""
 END_S = 5.0
 """Time for a process to end once its socket is closed, before it is killed."""
 
@@ -85,11 +85,16 @@ class Child:
 
     async def _watch(self, silence_s: float, scope: trio.CancelScope) -> None:
         """End it all after a silence. Beside the reading, which has every token to bring and no time for deadlines."""
-        self._heard_at = trio.current_time()
-        while trio.current_time() < (end := self._heard_at + silence_s):  # a moment, not an event
-            await trio.sleep_until(end)
-            if trio.current_time() > end + STOOD_STILL_S:  # stopped with us, or its words still lie unread
-                self._heard_at = trio.current_time()
+        self._heard_at = heard_at = trio.current_time()
+        silent_s = 0.0
+        while silent_s < silence_s:
+            before = trio.current_time()
+            await trio.sleep(silence_s / WATCH_TICKS)
+            # A longer sleep than asked for: this process was stopped too, and what the child said may lie unread.
+            silent_s += min(trio.current_time() - before, silence_s / WATCH_TICKS)
+            if self._heard_at != heard_at:
+                heard_at = self._heard_at
+                silent_s = max(0.0, trio.current_time() - heard_at)
         self._is_silent = True
         self.kill()
         scope.cancel()
