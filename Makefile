@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup serve cluster check lint types quick slow test accept peers docs clean
+.PHONY: help setup serve cluster check lint types quick slow test accept clients peers peer-tests clean
 
 help:
 	@echo "make serve    set up and run one node on SmolLM2, http://127.0.0.1:8081"
@@ -14,6 +14,7 @@ help:
 	@echo "make test     everything"
 	@echo "make accept   show each promise of the walk-through, run for real"
 	@echo "make clients  Claude Code, Codex and OpenCode themselves against two nodes (npm fetches 1.2 GB)"
+	@echo "make peer-tests  llama.cpp's own server tests against a node: a quarter of an hour"
 	@echo "make peers    build llama-server to measure beside: minutes, once"
 
 $(VENV)/bin/python:
@@ -76,6 +77,10 @@ peers: $(PEERS)/bin/llama-server
 $(LLAMA_CPP)/CMakeLists.txt: | $(VENV)/bin/python
 	$(PIP) download --quiet --no-deps --no-binary :all: --dest $(PEERS) '$(LLAMA)'
 	tar -xzf $(PEERS)/llama_cpp_python-*.tar.gz -C $(PEERS)
+
+# Minutes for each file: as often as is promised in tests/peers/test_llama_server_tests.py.
+peer-tests: $(VENV)/.dev $(LLAMA_CPP)/CMakeLists.txt
+	PEER_TESTS=1 $(BIN)/python -m pytest -m slow -v tests/peers
 
 # No web interface and no prebuilt one: that would be fetched while building.
 $(PEERS)/bin/llama-server: | $(LLAMA_CPP)/CMakeLists.txt

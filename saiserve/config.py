@@ -70,7 +70,7 @@ class Settings:
     keep_alive_s: float = 300.0
     memory_mib: int = 0
     kv_cells: int = 0
-    flash_attention: bool = True
+    flash_attention: bool | None = None
     gpu_devices: tuple[str, ...] = ()
     gpu_split: str = "layer"
     tensor_split: tuple[float, ...] = ()
@@ -143,7 +143,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("THREADS", "threads", "0", "engine threads; 0: all cores", values.whole(0, 1024), per_model=True),
     Setting("KV_TYPE", "kv_type", "f16", "precision of the KV cache: f16, q8_0 or q4_0", values.choice("f16", "q8_0", "q4_0"), per_model=True),
     Setting("KV_CELLS", "kv_cells", "0", "KV cells that all streams of a model share, in tokens; 0: 16384, or one whole conversation", values.whole(0, 1 << 26), per_model=True),
-    Setting("FLASH_ATTENTION", "flash_attention", "1", "0: attention in 32 bits, slower; a quantised KV cache needs 1", values.flag, per_model=True),
+    Setting("FLASH_ATTENTION", "flash_attention", "auto", "1 or 0; auto: where it is faster; a quantised KV cache needs it", values.flag_or_auto, per_model=True),
     Setting("GPU_LAYERS", "gpu_layers", "0", "layers to put on a GPU; -1: all", values.whole(-1, 1000), per_model=True),
     Setting("GPU_DEVICES", "gpu_devices", "", "devices to use, by llama.cpp's names, comma-separated; default: all", values.words, per_model=True),
     Setting("GPU_SPLIT", "gpu_split", "layer", "how devices share a model: none, layer or row", values.choice("none", "layer", "row"), per_model=True),
@@ -296,7 +296,7 @@ def _check(settings: Settings, warnings: list[str]) -> None:
 
 def _check_engine(settings: Settings, whose: str, warnings: list[str]) -> None:
     """The same for what an engine is told; `whose` says for which model, when not for all."""
-    if settings.kv_type != "f16" and not settings.flash_attention:
+    if settings.kv_type != "f16" and settings.flash_attention is False:
         raise SettingsError(
             f"KV_TYPE is {settings.kv_type}{whose} but FLASH_ATTENTION is 0: a quantised cache needs flash attention; "
             "set FLASH_ATTENTION=1 or KV_TYPE=f16"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.peers.llama_server_tests import TESTS, run_file
@@ -19,7 +21,9 @@ Messages, two assistant messages and joined text parts on chat."""
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not TESTS.exists(), reason="llama.cpp's sources are not here: `make peers` fetches them")
+@pytest.mark.skipif(
+    "PEER_TESTS" not in os.environ or not TESTS.exists(), reason="a quarter of an hour: `make peer-tests`"
+)
 @pytest.mark.parametrize("file", list(GOALS))
 def test_llama_cpps_own_tests_pass_as_often_as_promised(file: str) -> None:
     outcome = run_file(file)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from saiserve.engines.llamacpp.attention import score_bytes, uses_flash_attention
 from saiserve.engines.llamacpp.gguf_file import ModelFile
 from saiserve.engines.llamacpp.purpose import Purpose, is_encoder, purpose_of
 from saiserve.engines.llamacpp.settings import (
@@ -60,10 +61,11 @@ def estimate_memory(file: ModelFile, settings: EngineSettings) -> MemoryEstimate
     """What an engine process with these settings will hold at most."""
     cells = 0 if is_encoder(file) else sizes(file, settings)[1]
     on_host = _host_share(file, settings.gpu_layers)
+    scores = 0 if uses_flash_attention(file, settings, cells) else score_bytes(file, cells)
     return MemoryEstimate(
         weights=int(file.bytes_total * on_host) + _companions(settings),
         kv=int(kv_bytes(file, cells, settings.kv_type) * on_host),
-        compute=compute_bytes(file),
+        compute=compute_bytes(file) + scores,
         cache=settings.cache_bytes if purpose_of(file) is Purpose.GENERATE else 0,
         cells=cells,
     )
@@ -86,24 +88,24 @@ def sizes(file: ModelFile, settings: EngineSettings) -> tuple[int, int]:
 
 def kv_bytes(file: ModelFile, cells: int, kv_type: str) -> int:
     """The KV cache's size; 0 when the file does not say enough. Layers without attention keep no cells."""
-    layers, heads, width = (_number(file, key) for key in ("block_count", "attention.head_count", "embedding_length"))
+    layers, heads, width = (file.number(key) for key in ("block_count", "attention.head_count", "embedding_length"))
     if not (layers and heads and width):
         return 0
-    by_layer = _value(file, "attention.head_count_kv")
+    by_layer = file.value("attention.head_count_kv")
     if isinstance(by_layer, list):
         kv_heads = sum(count for count in by_layer if isinstance(count, int) and count > 0)
     else:
-        attending = -(-layers // (_number(file, "full_attention_interval") or 1))
-        kv_heads = (_number(file, "attention.head_count_kv") or heads) * attending
+        attending = -(-layers // (file.number("full_attention_interval") or 1))
+        kv_heads = (file.number("attention.head_count_kv") or heads) * attending
     head = width // heads
-    per_head = (_number(file, "attention.key_length") or head) + (_number(file, "attention.value_length") or head)
+    per_head = (file.number("attention.key_length") or head) + (file.number("attention.value_length") or head)
     return int(kv_heads * per_head * cells * KV_BYTES.get(kv_type, 2.0))
 
 
 def compute_bytes(file: ModelFile) -> int:
     """Logits of every sequence twice (computed and kept), the activations of one batch, and the process."""
     logits = 0 if is_encoder(file) else 2 * SEQUENCES_MAX * _vocabulary(file) * 4
-    widths = _number(file, "feed_forward_length") + ACTIVATIONS * _number(file, "embedding_length")
+    widths = file.number("feed_forward_length") + ACTIVATIONS * file.number("embedding_length")
     return logits + BATCH_MAX * widths * 4 + PROCESS_BYTES
 
 
@@ -114,22 +116,10 @@ def gigabytes(count: int) -> str:
 
 def _host_share(file: ModelFile, gpu_layers: int) -> float:
     """The part of the layers that stays in host memory; llama.cpp counts the output as one more."""
-    layers = _number(file, "block_count") + 1
+    layers = file.number("block_count") + 1
     return 0.0 if gpu_layers < 0 else max(0.0, 1 - gpu_layers / layers)
 
 
 def _vocabulary(file: ModelFile) -> int:
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     return len(tokens) if isinstance(tokens, list) else tokens if isinstance(tokens, int) else 0
-
-
-def _value(file: ModelFile, key: str) -> Any:
-    return file.metadata.get(f"{file.architecture}.{key}")
-
-
-def _number(file: ModelFile, key: str) -> int:
-    """A whole number of the header; the largest of a list, 0 for anything else."""
-    value = _value(file, key)
-    if isinstance(value, list):
-        value = max((item for item in value if isinstance(item, int)), default=0)
-    return value if isinstance(value, int) and value > 0 else 0

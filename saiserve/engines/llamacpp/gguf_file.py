@@ -63,6 +63,17 @@ class ModelFile:
         text = self.metadata.get("tokenizer.chat_template")
         return text if isinstance(text, str) else None
 
+    def value(self, key: str) -> Any:
+        """What the header says of this under the architecture's own name; None when it says nothing."""
+        return self.metadata.get(f"{self.architecture}.{key}")
+
+    def number(self, key: str) -> int:
+        """The same as a whole number: the largest of a list, 0 for anything else."""
+        value = self.value(key)
+        if isinstance(value, list):
+            value = max((item for item in value if isinstance(item, int)), default=0)
+        return value if isinstance(value, int) and value > 0 else 0
+
 
 class _CutError(Exception):
     """The header goes on beyond the end of the file."""

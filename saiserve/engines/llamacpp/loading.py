@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from saiserve.engines.llamacpp.adapters import Adapters
+from saiserve.engines.llamacpp.attention import uses_flash_attention
 from saiserve.engines.llamacpp.binding import KV_TYPES, ContextSettings, LlamaContext, LlamaModel, LoadError
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler
 from saiserve.engines.llamacpp.estimate import MemoryEstimate, estimate_memory, gigabytes, sizes
@@ -73,11 +74,11 @@ def load_worker(
                 file,
                 tokens_max=input_tokens_max(file, context_tokens, is_set=settings.context_tokens is not None),
                 threads=threads_for(settings.threads),
-                flash_attention=settings.flash_attention,
+                flash_attention=settings.flash_attention is not False,
             )
         adapters = Adapters(model, settings.model_id, settings.adapters)
         images = _image_reader(model, settings)
-        context = _open_context(model, cells, settings)
+        context = _open_context(model, file, cells, settings)
         _let_see(context, images)
         vocabulary = Vocabulary(model.vocab)
         template = _template(file, settings, vocabulary)
@@ -207,7 +208,7 @@ def _check_memory(estimate: MemoryEstimate) -> None:
         )
 
 
-def _open_context(model: LlamaModel, cells: int, settings: EngineSettings) -> LlamaContext:
+def _open_context(model: LlamaModel, file: ModelFile, cells: int, settings: EngineSettings) -> LlamaContext:
     if settings.kv_type not in KV_TYPES:
         raise LoadError(f"kv_type {settings.kv_type!r} is not one of {', '.join(KV_TYPES)}")
     sequences = SEQUENCES_MAX_RECURRENT if model.is_recurrent else SEQUENCES_MAX
@@ -221,7 +222,7 @@ def _open_context(model: LlamaModel, cells: int, settings: EngineSettings) -> Ll
             threads=threads_for(settings.threads),
             kv_type=settings.kv_type,
             window_full=settings.window_full,
-            flash_attention=settings.flash_attention,
+            flash_attention=uses_flash_attention(file, settings, cells),
         ),
     )
 

@@ -58,8 +58,8 @@ class EngineSettings:
     """Longest step wanted while streams run."""
     speculate: bool = False
     """A stream alone guesses its next tokens from what was said before, and computes several at once."""
-    flash_attention: bool = True
-    """Faster; computes attention in 16 bits."""
+    flash_attention: bool | None = None
+    """None: where it is faster; see attention.py."""
     gpu_devices: tuple[str, ...] = ()
     """llama.cpp's names of the devices to use; empty: all."""
     gpu_split: str = "layer"
