@@ -45,17 +45,22 @@ SCHEMA = {
 
 
 async def share(model: str, scale: Scale) -> list[Row]:
-    """The share of decode steps that is not llama_decode, at 1, 4 and 16 streams."""
+    """The share of decode steps that Python and sampling compute in, at 1, 4 and 16 streams.
+
+    Shown beside it: the share of their time that is not llama_decode. What a message wakes may take the core meanwhile.
+    """
     rows = []
     async with ours(Setup(model)) as server:
         for streams in (1, 4, 16):
-            values = [await _share(server, streams, scale.pick(128, 32), number) for number in range(scale.turns(3))]
+            found = [await _shares(server, streams, scale.pick(128, 32), number) for number in range(scale.turns(3))]
             name = f"Python and sampling share of a step, {streams} streams, {model}"
-            rows.append(absolute(name, "share", values, SHARES[model]))
+            rows.append(absolute(name, "share", [python for python, _ in found], SHARES[model]))
+            outside = f"outside llama_decode, others' turns included, {streams} streams, {model}"
+            rows.append(absolute(outside, "share", [rest for _, rest in found], None))
     return rows
 
 
-async def _share(server: Client, streams: int, tokens: int, number: int) -> float:
+async def _shares(server: Client, streams: int, tokens: int, number: int) -> tuple[float, float]:
     """Between a moment when all streams run and one before the first ends."""
     chats = [user(10, "share", streams, number, each) for each in range(streams)]
     readings: list[dict[str, float]] = []
@@ -70,9 +75,11 @@ async def _share(server: Client, streams: int, tokens: int, number: int) -> floa
     await trio.sleep(REPORT_S)
     readings.append(await metrics(server))
     first, last = readings
-    step = last["saiserve_engine_step_seconds_total"] - first["saiserve_engine_step_seconds_total"]
-    decode = last["saiserve_engine_llama_seconds_total"] - first["saiserve_engine_llama_seconds_total"]
-    return 1 - decode / step
+    step, decode, python = (
+        last[f"saiserve_engine_{part}_seconds_total"] - first[f"saiserve_engine_{part}_seconds_total"]
+        for part in ("step", "llama", "python")
+    )
+    return python / step, 1 - decode / step
 
 
 def _lead_s(streams: int) -> float:

@@ -98,7 +98,7 @@ async def _engine(client: Client) -> dict[str, float]:
     rows = found.get("prefill_tokens_total", 0.0) + found.get("decode_tokens_total", 0.0)
     return {
         "rows_per_step": rows / max(found.get("steps_total", 0.0), 1.0),
-        "python_share": 1 - found.get("llama_seconds_total", 0.0) / busy if busy else 0.0,
+        "python_share": found.get("python_seconds_total", 0.0) / busy if busy else 0.0,
         "prefix_hit_tokens": found.get("prefix_hit_tokens_total", 0.0),
         "lanes": found.get("lanes", 0.0),
     }
@@ -111,7 +111,7 @@ def show(result: dict[str, Any], *, as_json: bool) -> str:
     engine = result["engine"]
     return (
         f"{result['model']} ({result['file']}) on {result['cores']} cores\n{result['table']}\n"
-        f"{engine['rows_per_step']:.1f} tokens in a step, {engine['python_share']:.1%} of a step outside llama.cpp, "
+        f"{engine['rows_per_step']:.1f} tokens in a step, {engine['python_share']:.1%} of a step in Python and sampling, "
         f"{engine['prefix_hit_tokens']:.0f} prompt tokens reused"
     )
 

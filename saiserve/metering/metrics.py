@@ -39,8 +39,9 @@ ENGINE_COUNTERS: Final[dict[str, str]] = {
     "moves_from_host": "Prefixes moved back from host memory.",
     "host_evictions": "Prefixes dropped from host memory.",
     "step_seconds": "Time of steps, what lies between them included.",
-    "llama_seconds": "Time of steps inside llama.cpp; the rest is Python's and sampling's.",
+    "llama_seconds": "Time of steps inside llama.cpp.",
     "sampling_seconds": "Time of steps spent on drawing tokens.",
+    "python_seconds": "Processor time of steps outside llama.cpp: scheduling, sampling, messages.",
 }
 """Running totals an engine reports by these names; they begin at 0 with each engine process."""
 ENGINE_GAUGES: Final[dict[str, str]] = {

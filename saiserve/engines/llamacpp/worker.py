@@ -95,6 +95,7 @@ class Worker:
         self._timings = Timings()
         self._reported_at = 0
         self._signed_at = 0
+        self._worked_until = 0
 
     def take_messages(self) -> list[msgspec.Struct]:
         """Messages to send, in order; each is given once."""
@@ -204,17 +205,20 @@ class Worker:
     def step(self, now: int) -> bool:
         """Compute one batch if there is one; False when there was nothing to do."""
         started = time.perf_counter_ns()
+        work_started = self._worked_until or time.thread_time_ns()
         self._join_ready(now)
         plan = self._scheduler.plan(now)
         began = self._notify(self._scheduler.notices(), now)
         if plan is None:
             self._timings.rest()
+            self._worked_until = 0
             return self._embed_next(now) or self._scheduler.has_moved or began
         self._context.use_threads(self._threads.threads)
-        decode_started = time.perf_counter_ns()
+        decode_started, work = time.perf_counter_ns(), time.thread_time_ns()
         self._adapters.apply(self._context, plan.adapter)
         outcome = self._context.decode(plan.rows)
         decode_ns = time.perf_counter_ns() - decode_started
+        decode_work = time.thread_time_ns() - work
         if outcome is DecodeOutcome.DONE:
             self._threads.observe(len(plan.rows), decode_ns / NS)
         now += time.perf_counter_ns() - started
@@ -225,11 +229,13 @@ class Worker:
         sampling_ns = time.perf_counter_ns() - sampling_started
         self._embed_next(now)
         self.report(now)
+        self._worked_until = time.thread_time_ns()
         self._timings.step(
             started_at=started,
             ended_at=time.perf_counter_ns(),
             llama_ns=decode_ns,
             sampling_ns=sampling_ns,
+            python_ns=self._worked_until - work_started - decode_work,
             rows=len(plan.rows),
         )
         return True
