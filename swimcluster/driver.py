@@ -2,7 +2,8 @@
 
 Every input goes through `Driver.feed`, which notes it in the flight recorder, gives it to the machine, hands on the
 events, performs the transmits and moves the one timer. What is due by then is done in the same step, so that news
-goes out from the task that took it in. Each wait has an owner (the driver's nursery) and a limit.
+goes out from the task that took it in. Each wait has an owner (the driver's nursery) and a limit. Ctrl-C is kept from
+these tasks: it is the program's, which then still says that it leaves.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class Driver:
         """Whether inputs are being carried."""
         return self._nursery is not None and not self._stop.cancel_called
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Drive until `stop`. Shielded, so that a cancelled program can still say that it leaves."""
         with self._stop:
@@ -110,6 +112,7 @@ class Driver:
         """End `run` at once."""
         self._stop.cancel()
 
+    @trio.lowlevel.enable_ki_protection
     def feed(self, call: str, *arguments: Any) -> Any:
         """Give the machine one input or command and carry out what follows from it; returns what the machine did."""
         result = self._give(call, *arguments)
@@ -158,6 +161,7 @@ class Driver:
 
     # Time -------------------------------------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection
     async def _keep_time(self) -> None:
         task = trio.lowlevel.current_task()
 
@@ -191,6 +195,7 @@ class Driver:
 
     # Datagrams --------------------------------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection
     async def _receive(self) -> None:
         while True:
             taken = await self._receive_some(DATAGRAMS_AT_ONCE_MAX)
@@ -212,6 +217,7 @@ class Driver:
         else:
             self._fail_later("send_failed", datagram.destination)
 
+    @trio.lowlevel.enable_ki_protection
     async def _send(self, datagram: Datagram) -> None:
         sent = False
         try:
@@ -227,6 +233,7 @@ class Driver:
         if self._nursery is not None:
             self._nursery.start_soon(self._report, call, argument)
 
+    @trio.lowlevel.enable_ki_protection
     async def _report(self, call: str, argument: object) -> None:
         self.feed(call, argument)
 
@@ -239,6 +246,7 @@ class Driver:
         else:
             self._fail_later("exchange_failed", exchange.id)
 
+    @trio.lowlevel.enable_ki_protection
     async def _exchange(self, exchange: Exchange) -> None:
         reply: bytes | None = None
         try:

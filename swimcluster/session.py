@@ -183,6 +183,7 @@ class Session:
             await self.driver.inputs.park()
         return self.machine.leave_progress
 
+    @trio.lowlevel.enable_ki_protection
     async def _stop_when_name_is_taken(self) -> None:
         await self._name_is_taken.wait()
         assert self._name_taken is not None

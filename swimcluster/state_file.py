@@ -64,6 +64,7 @@ class StateFile:
         self._remembered = tuple(known for known in snapshot.addresses if known.address != own_address)
         return replace(snapshot, addresses=self._remembered)
 
+    @trio.lowlevel.enable_ki_protection
     async def keep(self, machine: Swim) -> None:
         """Write whenever something changed, at most every `WRITE_INTERVAL_S`, until cancelled."""
         while True:

@@ -126,13 +126,18 @@ class UdpTransport(UdpDatagrams):
     async def serve(self, handler: ExchangeHandler) -> AsyncIterator[None]:
         """Answer exchanges with `handler` while the context is open."""
 
+        @trio.lowlevel.enable_ki_protection
         async def answer(stream: trio.SocketStream) -> None:
             await self._answer(stream, handler)
+
+        @trio.lowlevel.enable_ki_protection
+        async def accept(listener: trio.SocketListener) -> None:
+            await trio.serve_listeners(answer, [listener])
 
         async with open_plain_nursery() as nursery:
             # A duplicate of the descriptor: serve_listeners closes what it is given, and serving may begin again.
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._tcp.dup()))
-            nursery.start_soon(trio.serve_listeners, answer, [listener])
+            nursery.start_soon(accept, listener)
             yield
             nursery.cancel_scope.cancel()
 
