@@ -21,6 +21,8 @@ CONFIG: Final = '[checks.not_a_server_error]\nexpected-statuses = ["2xx", "3xx",
 """501 is llama-server's answer, and ours on its routes, for what a model cannot do, such as filling in."""
 CASES_FULL: Final = 10_000
 CASES_QUICK: Final = 50
+GENERATOR_FAULT: Final = "AST constructor recursion depth mismatch"
+"""Python 3.11's parser, when the generator of cases describes a deep one to itself; nothing was asked then."""
 SEED: Final = int(os.environ.get("SEED", "1"))
 EXAMPLES_FULL: Final = 300
 """Random cases for each operation, beside some 5,600 systematic ones for all."""
@@ -60,7 +62,8 @@ async def _fuzz(scale: Scale) -> str:
 def _judged(report: dict[str, Any], said: str, scale: Scale) -> str:
     cases = report["test_cases"]
     assert not report["failures"], f"seed {SEED}: {report['failures']}\n{said[-12000:]}"
-    assert not report["errors"], f"seed {SEED}: {report['errors']}\n{said[-12000:]}"
+    errors = [error for error in report["errors"] if GENERATOR_FAULT not in json.dumps(error)]
+    assert not errors, f"seed {SEED}: {errors}\n{said[-12000:]}"
     operations = report["operations"]
     assert operations["tested"] == operations["selected"] == operations["total"] - 1, (
         operations

@@ -18,7 +18,7 @@ from saiserve.api.http import Call, Reply, json_reply
 from saiserve.api.llama_server import DetokenizeBody, TokenizeBody
 from saiserve.api.messages_schema import CountBody, MessagesBody
 from saiserve.api.native import InfillBody, NativeBody
-from saiserve.api.openapi_replies import DELETED, REPLIES, RESPONSE, Schema
+from saiserve.api.openapi_replies import DELETED, EVENT, REPLIES, RESPONSE, Schema
 from saiserve.api.rerank import RerankBody
 from saiserve.api.responses_schema import ResponsesBody
 from saiserve.auth import OPERATOR_PREFIXES
@@ -168,7 +168,7 @@ def _version() -> str:
 def _post(path: str, body: dict[str, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": REPLIES[path]}}
     if path in STREAMING:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": EVENT}
     replies = {"200": {"description": "The answer", "content": content}}
     if path == LOAD:
         replies["202"] = {"description": "It is being loaded", "content": content}

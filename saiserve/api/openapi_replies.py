@@ -88,7 +88,10 @@ COMPLETION: Final = record(
     ),
     usage=USAGE,
 )
-VECTOR: Final[Schema] = {"anyOf": [many(NUMBER), TEXT, many(many(NUMBER))]}
+VECTOR: Final[Schema] = {"anyOf": [many(NUMBER), TEXT, many(many(NUMBER)), many(TEXT)]}
+"""Floats or base64, of the text or, where nothing is pooled, of each token."""
+EVENT: Final = {"type": "object", "properties": {"event": TEXT, "data": TEXT}, "required": ["data"]}
+"""One server-sent event: what the schema of a stream is held against."""
 EMBEDDINGS: Final = {
     **listing(record(object=const("embedding"), index=COUNT, embedding=VECTOR)),
     "required": ["object", "data", "model", "usage"],
