@@ -31,6 +31,7 @@ import trio
 from acceptance.nodes import API_KEY, Node, fleet
 from benchmarks.engine.servers import MODELS
 from saiserve.bench.client import AnswerError, Client
+from saiserve.bench.prompts import WORDS
 from saiserve.serve import EXIT_GRACE_S
 
 ROUNDS: Final = 500
@@ -59,11 +60,6 @@ DRAIN_S: Final = 30.0
 STOOD_STILL_S: Final = 20.0
 """A clock that jumps so far means that the machine stood still: what broke over it says nothing."""
 SETTINGS: Final = {"LANES": "16", "KV_CELLS": "16384", "CACHE_MIB": "128", "DRAIN_S": f"{DRAIN_S:g}"}
-WORD_LIST: Final = (
-    "river stone light paper house green winter table music story bread wheel north glass field horse letter summer "
-    "water cloud garden bridge market silver forest window island corner mother doctor engine planet"
-)
-WORDS: Final = WORD_LIST.split()
 MiB: Final = 1024 * 1024
 
 
@@ -94,6 +90,7 @@ class Soak:
     client: Client
     chance: random.Random
     tally: Tally = field(default_factory=Tally)
+    engines: set[int] = field(default_factory=set)
     is_over: bool = False
 
     def text(self, words: int) -> str:
@@ -134,9 +131,14 @@ class Soak:
         engines = node.children(recursive=True)
         self.tally.memory_mib.append(sum(one.memory_info().rss for one in [node, *engines]) / MiB)
 
-    def engines(self) -> set[int]:
-        """Process ids of engines: another one later means that one was lost."""
+    def children(self) -> set[int]:
+        """Process ids of the node's engines."""
         return {one.pid for one in psutil.Process(self.node.process.pid).children(recursive=True)}
+
+    def check_engines(self) -> None:
+        """Other engines than at the beginning mean that one was lost."""
+        if self.children() != self.engines and not self.tally.stops:
+            self.tally.faults.append("an engine process was lost")
 
 
 @asynccontextmanager
@@ -146,14 +148,14 @@ async def soaking(model: str, seed: int, tally: Tally) -> AsyncIterator[Soak]:
         node = await nodes.start_ready("soak", MODELS[model], environment=SETTINGS)
         client = Client(node.port, MODELS[model], API_KEY, answer_s=ANSWER_S)
         soak = Soak(node, client, random.Random(seed), tally)
-        engines = soak.engines()
+        soak.engines = soak.children()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_clock, tally)
             yield soak
             nursery.cancel_scope.cancel()
         client.close()
-        if node.process.poll() is None and soak.engines() != engines and not tally.stops:
-            tally.faults.append("an engine process was lost")
+        if node.process.poll() is None:
+            soak.check_engines()
         if "Traceback" in node.log_text():
             tally.faults.append(f"the node's log has a traceback:\n{node.log_text()[-3000:]}")
 
@@ -180,7 +182,6 @@ async def aborts(
     """Rounds of dropped requests, until the undisturbed ones have ended too, then SIGTERM."""
     tally = Tally()
     async with soaking(model, seed, tally) as soak, trio.open_nursery() as nursery:
-        engines = soak.engines()
         for _ in range(LONG_STREAMS):
             nursery.start_soon(_renewed, soak, "long stream", partial(_long_stream, soak, long_tokens))
         nursery.start_soon(_renewed, soak, "long prompt", partial(_long_prompt, soak, prompt_tokens))
@@ -199,9 +200,8 @@ async def aborts(
                 tally.faults.append(f"no {starving[0]} ended")
             if number >= rounds and (tally.faults or not starving):
                 break
-        if soak.engines() != engines and not tally.stops:
-            tally.faults.append("an engine process was lost")
         soak.is_over = True
+        soak.check_engines()
         await _end(soak)
     return tally
 
@@ -271,7 +271,7 @@ async def _chat(soak: Soak) -> None:
 
 
 async def _turns(soak: Soak) -> None:
-    told = [{"role": "system", "content": WORD_LIST}, {"role": "user", "content": soak.text(5)}]
+    told = [{"role": "system", "content": " ".join(WORDS)}, {"role": "user", "content": soak.text(5)}]
     reply = await soak.client.chat(told, 8)
     more = [*told, {"role": "assistant", "content": reply.text}, {"role": "user", "content": soak.text(5)}]
     await soak.client.chat(more, 8)

@@ -15,7 +15,7 @@ from saiserve.api.body import decode, invalid, validate
 from saiserve.api.chat_request import continues_final
 from saiserve.api.context import Origin
 from saiserve.api.images import image_from_base64, image_from_url
-from saiserve.api.messages_schema import Block, CountBody, ImageSource, MessageBody, MessagesBody
+from saiserve.api.messages_schema import THINKING, Block, CountBody, ImageSource, MessageBody, MessagesBody
 from saiserve.api.messages_tools import referenced_tools, tool_choice_of, tools_of, unserved_tools_note
 from saiserve.api.sampling import (
     MIN_P_DEFAULT,
@@ -31,7 +31,6 @@ from saiserve.engines.messages import Constraint, Sampling
 ROLES: dict[str, Role] = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 BILLING_PREFIX = "x-anthropic-billing-header:"
 """A system block with this start changes from run to run and is not for the model."""
-THINKING = ("enabled", "disabled", "adaptive", "between_tools")
 INTERLEAVED = "interleaved-thinking"
 """The beta by which a thinking budget is one of a whole turn with its tool calls."""
 DROPPED = frozenset({"redacted_thinking", "mid_conv_tool_change", "compaction"})

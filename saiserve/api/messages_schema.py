@@ -67,10 +67,13 @@ class ToolChoiceBody(msgspec.Struct):
     disable_parallel_tool_use: bool = False
 
 
+THINKING = ("enabled", "disabled", "adaptive", "between_tools")
+
+
 class ThinkingBody(msgspec.Struct):
     """`thinking`."""
 
-    type: Annotated[str, told("enabled", "disabled", "adaptive", "between_tools")]
+    type: Annotated[str, told(*THINKING)]
     budget_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
 
 

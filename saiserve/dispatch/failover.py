@@ -309,8 +309,8 @@ class Failover:
         if Placement.UPSTREAM in (served.placement, candidate.placement):
             return False
         # Adapters by number are another node's own list: no digest speaks of them.
-        digests = b"" if self._template.sampling.lora else candidate.digest
-        same = candidate.id == served.id or bool(digests and digests == served.digest)
+        digest = b"" if self._template.sampling.lora else candidate.digest
+        same = candidate.id == served.id or bool(digest and digest == served.digest)
         return candidate.model == served.model and same
 
     def _others_exist(self) -> bool:

@@ -1,7 +1,7 @@
 """Every metric of a node, by name, in one table; rendered in the Prometheus text format.
 
-Values are read when somebody asks. Labels are model ids, names of upstream targets, member states and a fixed set of words, never client text, so
-the number of series is bounded by what this node itself holds.
+Values are read when somebody asks. Labels are model ids, names of upstream targets, member states and a fixed set of
+words, never client text, so the number of series is bounded by what this node itself holds.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ENGINE_HISTOGRAMS: Final[dict[str, str]] = {
     "queue_seconds": "Time from a request's coming to the engine to its start.",
     "first_token_seconds": "Time from a request's coming to the engine to its first token.",
 }
-"""Reported as `NAME_sum` and `NAME_le_BOUND`: see saiserve/engines/llamacpp/timings.py."""
+"""Reported as `NAME_sum` and `NAME_le_BOUND`: see saiserve/engines/waits.py."""
 
 
 UPSTREAM_HISTOGRAMS: Final[dict[str, str]] = {

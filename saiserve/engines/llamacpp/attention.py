@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from saiserve.engines.llamacpp.gguf_file import ModelFile
+from saiserve.engines.llamacpp.purpose import Purpose, purpose_of
 from saiserve.engines.llamacpp.settings import BATCH_MAX, EngineSettings
 
 SMALL_HEAD: Final = 64
@@ -21,10 +22,13 @@ SCORE_BYTES: Final = 4
 
 
 def uses_flash_attention(file: ModelFile, settings: EngineSettings, cells: int) -> bool:
-    """What the settings say; else whether flash attention is the faster way for this model, where it is to run."""
+    """What the settings say; else whether flash attention is the faster way for this model, where it is to run.
+
+    `cells` are those of its KV cache. Inputs of models for vectors and ranks are one long batch each: flash attention.
+    """
     if settings.flash_attention is not None:
         return settings.flash_attention
-    if settings.gpu_layers != 0 or settings.kv_type not in PLAIN_KV_TYPES:
+    if purpose_of(file) is not Purpose.GENERATE or settings.gpu_layers != 0 or settings.kv_type not in PLAIN_KV_TYPES:
         return True
     head = file.number("attention.key_length")
     heads = file.number("attention.head_count")
@@ -34,5 +38,5 @@ def uses_flash_attention(file: ModelFile, settings: EngineSettings, cells: int) 
 
 
 def score_bytes(file: ModelFile, cells: int) -> int:
-    """Memory for one layer's scores of the longest batch, without flash attention."""
+    """Bytes for one layer's scores of the longest batch, without flash attention."""
     return file.number("attention.head_count") * cells * BATCH_MAX * SCORE_BYTES

@@ -79,7 +79,7 @@ def _companions(settings: EngineSettings) -> int:
 
 def sizes(file: ModelFile, settings: EngineSettings) -> tuple[int, int]:
     """Context of one request and cells of the cache, both in tokens, as the engine will have them."""
-    trained = file.metadata.get(f"{file.architecture}.context_length")
+    trained = file.value("context_length")
     usual = min(trained, CONTEXT_DEFAULT_MAX) if isinstance(trained, int) and trained > 0 else CONTEXT_DEFAULT_MAX
     context_tokens = settings.context_tokens or usual
     cells = max(settings.cells or max(context_tokens, CELLS_DEFAULT), context_tokens)

@@ -74,7 +74,7 @@ def load_worker(
                 file,
                 tokens_max=input_tokens_max(file, context_tokens, is_set=settings.context_tokens is not None),
                 threads=threads_for(settings.threads),
-                flash_attention=settings.flash_attention is not False,
+                flash_attention=uses_flash_attention(file, settings, cells),
             )
         adapters = Adapters(model, settings.model_id, settings.adapters)
         images = _image_reader(model, settings)

@@ -39,14 +39,14 @@ CAPABILITIES = {
 
 def pooling_of(file: ModelFile) -> str:
     """The pooling a file names for itself; empty when it names none."""
-    number = file.metadata.get(f"{file.architecture}.pooling_type")
+    number = file.value("pooling_type")
     name = POOLING_NUMBERS.get(number, "") if isinstance(number, int) else ""
     return "" if name == "none" else name
 
 
 def is_encoder(file: ModelFile) -> bool:
     """Whether every token of an input sees every other, later ones too."""
-    return file.architecture in ENCODERS or file.metadata.get(f"{file.architecture}.attention.causal") is False
+    return file.architecture in ENCODERS or file.value("attention.causal") is False
 
 
 def purpose_of(file: ModelFile) -> Purpose:

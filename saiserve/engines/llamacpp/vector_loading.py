@@ -22,7 +22,7 @@ def input_tokens_max(file: ModelFile, context_tokens: int, *, is_set: bool) -> i
     """Longest input: as the node has it, but never beyond an encoder's trained positions, which are a table."""
     if not is_encoder(file):
         return context_tokens
-    trained = file.metadata.get(f"{file.architecture}.context_length")
+    trained = file.value("context_length")
     most = trained if isinstance(trained, int) and trained > 0 else ENCODER_TOKENS_MAX
     return min(most, context_tokens if is_set else min(context_tokens, ENCODER_TOKENS_MAX))
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from saiserve import limits
-from saiserve.engines.llamacpp.timings import NS, Waits
 from saiserve.engines.messages import Accepted, Failed, Finished, RefusalReason, Refused
 from saiserve.engines.spoken import SourceReply
+from saiserve.engines.waits import NS, Waits
 
 
 class Outcome(enum.StrEnum):

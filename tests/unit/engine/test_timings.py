@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from saiserve.engines.llamacpp.timings import NS, Timings, Waits
+from saiserve.engines.llamacpp.timings import Timings
+from saiserve.engines.waits import NS, Waits
 
 
 def test_a_wait_is_counted_in_its_class_and_in_all_longer_ones() -> None:
