@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ MODELS = {"smol": "smollm2-135m", "gemma": "gemma-3-270m"}
 """Short names in rows to catalog ids."""
 PEER = Path(__file__).parents[2] / ".peers" / "bin" / "llama-server"
 """Built by `make peers`."""
+TRIED = ("FLASH_ATTENTION", "SPECULATE", "KV_TYPE")
+"""Settings of ours that may be tried in the environment: `FLASH_ATTENTION=1 python -m benchmarks engine distinct`."""
 CONTEXT = 32_768
 """Cells in all, on both sides; llama-server divides them among its slots."""
 
@@ -50,6 +53,7 @@ async def ours(setup: Setup) -> AsyncIterator[Client]:
         "LANES": str(lanes),
         "KV_CELLS": str(CONTEXT),
         "CACHE_MIB": str(setup.cache_mib),
+        **{name: os.environ[name] for name in TRIED if name in os.environ},
     }
     async with our_node(MODELS[setup.model], settings) as client:
         yield client
