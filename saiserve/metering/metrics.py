@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from saiserve.node import Node
+from swimcluster.prometheus_text import prometheus_text
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -148,8 +149,10 @@ class NodeMetrics:
         self._registry.register(self)
 
     def render(self) -> bytes:
-        """The exposition text."""
-        return bytes(generate_latest(self._registry))
+        """The exposition text; where this node is in a cluster, with what swimcluster counts (docs/metrics.md)."""
+        cluster = self._node.cluster
+        membership = prometheus_text(cluster).encode() if cluster is not None else b""
+        return bytes(generate_latest(self._registry)) + membership
 
     def collect(self) -> Iterator[Metric]:
         """All families, in the table's order; prometheus_client's collector protocol."""

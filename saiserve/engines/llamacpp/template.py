@@ -100,7 +100,7 @@ def _strftime_now(layout: str) -> str:
 
 def _dates() -> dict[str, str]:
     """Return what older templates read instead of calling `strftime_now`: Llama 3's `date_string`, Firefunction's `datetime`."""
-    return {"date_string": _strftime_now("%d %b %Y"), "datetime": _strftime_now("%b %d %Y")}
+    return {"date_string": _strftime_now("%d %b %Y"), "datetime": _strftime_now("%b %d %Y %H:%M:%S")}
 
 
 def without_reasoning(source: str, text: str) -> str:
@@ -226,11 +226,16 @@ class ChatTemplate:
     def _variables(
         self, options: Mapping[str, Any], messages: Sequence[Mapping[str, Any]], tools: Tools, *, opened: bool
     ) -> dict[str, Any]:
-        """What the hub's renderer gives a template; `functions` and `datetime` are what one family asks for."""
+        """What the hub's renderer gives a template, and what some families ask for: `functions`, dates, thinking or not.
+
+        Thinking is on unless a request says otherwise: templates that ask `if enable_thinking` mean that by their default
+        elsewhere, and llama-server does the same.
+        """
         return {
             **self._specials,
             "functions": _to_json(tools, indent=2) if tools else "",
-            "datetime": _strftime_now("%b %d %Y %H:%M:%S"),
+            **_dates(),
+            "enable_thinking": True,
             **options,
             "messages": messages,
             "tools": tools,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -165,3 +166,22 @@ def test_a_template_that_runs_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatc
 def test_the_splitting_character_is_one_nobody_uses() -> None:
     first = unused_character([])
     assert unused_character([f"a{first}b"]) != first
+
+
+@pytest.mark.parametrize("name", ["date_string", "datetime"])
+def test_a_template_that_reads_the_date_from_a_variable_gets_it(name: str) -> None:
+    text = (
+        template("{% if not NAME is defined %}never{% else %}{{ NAME }}{% endif %}".replace("NAME", name))
+        .render(chat("Hi"))
+        .text
+    )
+    assert re.search(r"\b20\d\d\b", text)
+
+
+@pytest.mark.parametrize(
+    ("options", "ending"),
+    [({}, "<think>\n"), ({"enable_thinking": True}, "<think>\n"), ({"enable_thinking": False}, "<think>\n</think>")],
+)
+def test_thinking_is_on_unless_a_request_says_otherwise(options: dict[str, Any], ending: str) -> None:
+    source = CHATML + "<think>\n{% if not enable_thinking %}</think>{% endif %}"
+    assert template(source).render(chat("Hi", template_options=options)).text.endswith(ending)

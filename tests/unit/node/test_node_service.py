@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from prometheus_client.parser import text_string_to_metric_families
 
 from saiserve.chat.events import AnswerFailed, ChoiceFinished, Started, TextDelta, Usage
 from saiserve.engines.messages import Embed, Embedded, RefusalReason, Refused
@@ -16,6 +17,8 @@ from saiserve.logs import ROUTE_LOGGER
 from saiserve.metering.metrics import METRICS, NodeMetrics, Tally
 from saiserve.models.catalog import Catalog, builtin_catalog
 from saiserve.node_service import NodeService
+from swimcluster import Address, Config, open_cluster
+from swimcluster.transport.udp import open_udp_transport
 from tests.fakes.node import chat, make_node, running
 from tests.fixtures import tiny_models
 
@@ -195,3 +198,18 @@ async def test_every_metric_in_the_table_is_rendered_in_the_text_format(tmp_path
         assert f"\n{definition.name}" in text.replace("# ", "")
     assert 'saiserve_requests_total{model="sim",outcome="done"} 1.0' in text
     assert "saiserve_members" in text
+
+
+async def test_a_node_in_a_cluster_shows_what_swimcluster_counts_and_each_metric_once(tmp_path: Path) -> None:
+    node = make_node("simulated:sim", tmp_path)
+    settings = Config.lan(name="node-a", keys=[bytes(range(32))])
+    async with (
+        open_udp_transport(Address("127.0.0.1", 0)) as transport,
+        open_cluster(settings, transport=transport) as joined,
+    ):
+        node.cluster = joined
+        text = NodeMetrics(node, Tally.empty()).render().decode()
+    names = [family.name for family in text_string_to_metric_families(text)]
+    assert len(names) == len(set(names))
+    assert {"swimcluster_probes_failed", "swimcluster_isolated", "saiserve_members"} <= set(names)
+    assert 'swimcluster_member_state{member="node-a"} 0' in text
