@@ -1,18 +1,35 @@
 """Draws the next token from logits: a function of the logits, the answer so far and (seed, position).
 
-Stages in llama.cpp's default order: bias, penalties, DRY, top-k, typical, top-p, min-p, XTC, temperature, draw. Almost
-every token of a vocabulary is far below the best one, so a threshold first leaves a few hundred candidates and the
-stages work on those; wherever the rest could change the outcome, the threshold widens or the rest is counted in full.
+Stages in llama.cpp's default order: bias, penalties, DRY, top-k, typical, top-p, min-p, XTC, temperature, draw. What
+they choose from is found in candidates.py.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from saiserve.engines.llamacpp.candidates import (
+    FEW_MAX,
+    Best,
+    Floats,
+    Ids,
+    count_at_least,
+    draw_from_all,
+    mirostat_count,
+    nucleus,
+    pick,
+    pick_of_few,
+    softmax,
+    typical,
+    weights_of_few,
+    within,
+    xtc_dropped,
+)
 from saiserve.engines.llamacpp.draws import uniform
 from saiserve.engines.llamacpp.penalties import Penalties
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
@@ -20,17 +37,7 @@ from saiserve.engines.messages import Sampling, TokenLogprob
 
 LOGIT_BIAS_MAX = 100.0
 TOP_LOGPROBS_MAX = 20
-REACHES = (10.0, 20.0, 40.0, math.inf)
-"""Distances below the best logit tried in turn for the threshold; e^-10 is 1/22,000 of the best one's share."""
-NEAR_REACHES = (5.0, 2.5)
-"""Smaller distances, tried to sort less for top-p."""
-PACKED_SORT_MIN = 1_000
 DRAW_TOKEN, DRAW_XTC = 0, 1
-MIROSTAT_ESTIMATE = 100
-"""Candidates from which mirostat 1 estimates the distribution's shape."""
-
-Floats = NDArray[np.float32]
-Ids = NDArray[np.int64]
 
 
 class SamplingError(Exception):
@@ -82,8 +89,10 @@ class Sampler:
         self._bias = np.fromiter(bias.values(), np.float32, len(bias))
         self._banned = np.fromiter(sorted(vocabulary.end_tokens), np.int64) if sampling.ignore_eos else None
         self._mu = 2.0 * sampling.mirostat_tau
-        self._left: tuple[Ids, NDArray[np.float64]] | None = None
+        self._left: tuple[Ids, Sequence[float] | NDArray[np.float64]] | None = None
         """What the stages left to draw from last time, best first, with weights; None = the whole vocabulary."""
+        self._best = Best(sampling.top_k)
+        self._is_few = 0 < sampling.top_k <= FEW_MAX and sampling.typical_p >= 1 and sampling.xtc_probability <= 0
         self.is_greedy = sampling.temperature <= 0 or sampling.top_k == 1
 
     def accept(self, token: int) -> None:
@@ -138,48 +147,53 @@ class Sampler:
         narrows = sampling.top_k > 0 or sampling.typical_p < 1 or sampling.top_p < 1 or sampling.min_p > 0
         if not narrows and sampling.xtc_probability <= 0:
             self._left = None
-            return _draw_from_all(logits, peak, sampling.temperature, chance)
+            return draw_from_all(logits, peak, sampling.temperature, chance)
+        if self._is_few:
+            ids, values = self._best.find(logits, peak)
+            few = weights_of_few(values.tolist(), sampling.top_p, sampling.min_p, sampling.temperature)
+            self._left = ids[: len(few)], few
+            return int(ids[pick_of_few(few, chance)])
         ids, values = self._candidates(logits, peak)
         if sampling.min_p > 0:
-            values = values[: _count_at_least(values, values[0] + math.log(sampling.min_p))]
+            values = values[: count_at_least(values, values[0] + math.log(sampling.min_p))]
         if sampling.xtc_probability > 0 and uniform(sampling.seed, position, DRAW_XTC) < sampling.xtc_probability:
-            start = _xtc_dropped(values, sampling.xtc_threshold)
+            start = xtc_dropped(values, sampling.xtc_threshold)
             ids, values = ids[start:], values[start:]
         weights = np.exp((values - values[0]).astype(np.float64) / sampling.temperature)
         self._left = ids, weights
-        return int(ids[_pick(weights, chance)])
+        return int(ids[pick(weights, chance)])
 
     def _candidates(self, logits: Floats, peak: float) -> tuple[Ids, Floats]:
         """What top-k, typical and top-p leave, best first."""
         sampling = self._sampling
         if sampling.top_k > 0:
-            ids, values = _best(logits, peak, sampling.top_k)
+            ids, values = self._best.find(logits, peak)
         elif sampling.typical_p < 1:
-            ids, values = _within(logits, peak, math.inf)
+            ids, values = within(logits, peak, math.inf)
         elif sampling.top_p < 1:
-            return _nucleus(logits, peak, sampling.top_p)
+            return nucleus(logits, peak, sampling.top_p)
         else:
-            return _within(logits, peak, 1e-3 - math.log(sampling.min_p) if sampling.min_p > 0 else math.inf)
+            return within(logits, peak, 1e-3 - math.log(sampling.min_p) if sampling.min_p > 0 else math.inf)
         if sampling.typical_p < 1:
-            kept = _typical(values, sampling.typical_p)
+            kept = typical(values, sampling.typical_p)
             ids, values = ids[kept], values[kept]
         if sampling.top_p < 1:
-            count = int(_softmax(values).cumsum().searchsorted(sampling.top_p)) + 1
+            count = int(softmax(values).cumsum().searchsorted(sampling.top_p)) + 1
             ids, values = ids[:count], values[:count]
         return ids, values
 
     def _mirostat(self, logits: Floats, peak: float, chance: float) -> int:
         """Basu et al. 2021; `mu` follows the answer, so a resumed answer starts it anew."""
         sampling = self._sampling
-        ids, values = _within(logits, peak, math.inf)
-        shares = _softmax(values / sampling.temperature)
+        ids, values = within(logits, peak, math.inf)
+        shares = softmax(values / sampling.temperature)
         surprise = -np.log2(shares)
         if sampling.mirostat == 1:
-            count = _mirostat_count(shares, self._mu, len(logits))
+            count = mirostat_count(shares, self._mu, len(logits))
         else:
             count = max(1, int((surprise <= self._mu).sum()))
         self._left = ids[:count], shares[:count]
-        chosen = _pick(shares[:count], chance)
+        chosen = pick(shares[:count], chance)
         self._mu -= sampling.mirostat_eta * (float(surprise[chosen]) - sampling.mirostat_tau)
         return int(ids[chosen])
 
@@ -189,10 +203,10 @@ class Sampler:
         if self.is_greedy:
             ids, weights = np.array([token], np.int64), np.ones(1)
         elif self._left is None:
-            ids, values = _within(logits, peak, math.inf)
+            ids, values = within(logits, peak, math.inf)
             weights = np.exp((values - values[0]).astype(np.float64) / self._sampling.temperature)
         else:
-            ids, weights = self._left
+            ids, weights = self._left[0], np.asarray(self._left[1])
         total = float(weights.sum())
         count = min(self._sampling.logprobs or 0, int((weights > 0).sum()))
         top = tuple(
@@ -208,128 +222,9 @@ class Sampler:
         spelling = self._vocabulary.spelling
         top: tuple[tuple[int, bytes, float], ...] = ()
         if self._sampling.logprobs:
-            ids, values = _best(raw, peak, self._sampling.logprobs)
+            ids, values = Best(self._sampling.logprobs).find(raw, peak)
             top = tuple(
                 (other, spelling(other), value - total)
                 for other, value in zip(ids.tolist(), values.tolist(), strict=True)
             )
         return TokenLogprob(token, spelling(token), float(raw[token]) - total, top)
-
-
-def _above(values: Floats, floor: float) -> Ids:
-    """Indices of values above a floor, ascending; −inf is never above."""
-    return (values > np.float32(floor)).nonzero()[0]
-
-
-def _within(logits: Floats, peak: float, reach: float) -> tuple[Ids, Floats]:
-    """Candidates no further than `reach` below the best, best first; equals by id."""
-    ids = _above(logits, peak - reach)
-    ids = _by_rank(ids, logits[ids])
-    return ids, logits[ids]
-
-
-def _by_rank(ids: Ids, values: Floats) -> Ids:
-    """Ids by falling value, equals by id. Long lists as packed integers, whose sort numpy vectorises."""
-    if len(ids) < PACKED_SORT_MIN:
-        return ids[np.argsort(-values, kind="stable")]
-    bits = values.view(np.int32)
-    falling = ~(bits ^ ((bits >> 31) & 0x7FFFFFFF))
-    packed = (falling.astype(np.int64) << 32) | ids
-    packed.sort()
-    return packed & 0xFFFFFFFF
-
-
-def _best(logits: Floats, peak: float, count: int) -> tuple[Ids, Floats]:
-    """The `count` best, best first; fewer when fewer are finite."""
-    for reach in REACHES:
-        ids = _above(logits, peak - reach)
-        if len(ids) >= count or reach == math.inf:
-            break
-    values = logits[ids]
-    if len(ids) > 8 * count:
-        # A partition is cheaper than a sort here; everything equal to the last one stays, so ties go by id.
-        floor = values[np.argpartition(-values, count - 1)[count - 1]]
-        kept = values >= floor
-        ids, values = ids[kept], values[kept]
-    ids = _by_rank(ids, values)[:count]
-    return ids, logits[ids]
-
-
-def _nucleus(logits: Floats, peak: float, mass: float) -> tuple[Ids, Floats]:
-    """The fewest best tokens that hold `mass` of the whole vocabulary's probability, best first.
-
-    Only tokens near enough to matter are sorted: the threshold moves out or in until they just hold the mass.
-    """
-    weights = np.exp(logits - peak)
-    goal = mass * float(weights.sum())
-    for reach in REACHES:
-        ids = _above(logits, peak - reach)
-        near = weights[ids]
-        if float(near.sum()) >= goal:
-            break
-    for reach in NEAR_REACHES:
-        nearer = near > math.exp(-reach)
-        if float(near[nearer].sum()) < goal:
-            break
-        ids, near = ids[nearer], near[nearer]
-    ids = _by_rank(ids, logits[ids])
-    count = int(weights[ids].astype(np.float64).cumsum().searchsorted(goal)) + 1
-    return ids[:count], logits[ids[:count]]
-
-
-def _draw_from_all(logits: Floats, peak: float, temperature: float, chance: float) -> int:
-    """From the whole vocabulary by id: the near candidates first, then all others."""
-    weights = np.exp((logits - peak) / np.float32(temperature))
-    ids = _above(weights, math.exp(-REACHES[0]))
-    near = weights[ids].astype(np.float64).cumsum()
-    goal = chance * max(float(near[-1]), float(weights.sum()))
-    if goal < near[-1]:
-        return int(ids[int(near.searchsorted(goal, side="right"))])
-    weights[ids] = 0.0
-    far = weights.astype(np.float64).cumsum()
-    return int(min(far.searchsorted(goal - near[-1], side="right"), len(far) - 1))
-
-
-def _softmax(values: Floats) -> NDArray[np.float64]:
-    weights = np.exp((values - values[0]).astype(np.float64))
-    shares: NDArray[np.float64] = weights / weights.sum()
-    return shares
-
-
-def _pick(weights: NDArray[np.float64], chance: float) -> int:
-    cumulative = weights.cumsum()
-    return min(int(cumulative.searchsorted(chance * cumulative[-1], side="right")), len(weights) - 1)
-
-
-def _count_at_least(descending: Floats, floor: float) -> int:
-    return max(1, int((descending >= floor).sum()))
-
-
-def _typical(values: Floats, mass: float) -> Ids:
-    """Indices kept by locally typical sampling (Meister et al. 2023), ascending."""
-    shares = _softmax(values)
-    surprise = -np.log(np.maximum(shares, 1e-300))
-    distance = np.abs(surprise - float((shares * surprise).sum()))
-    order = np.argsort(distance, kind="stable")
-    count = int(shares[order].cumsum().searchsorted(mass)) + 1
-    return np.sort(order[:count])
-
-
-def _xtc_dropped(values: Floats, threshold: float) -> int:
-    """How many of the best to leave out: all above the threshold but the last one (p-e-w's XTC)."""
-    return max(0, int((_softmax(values) >= threshold).sum()) - 1)
-
-
-def _mirostat_count(shares: NDArray[np.float64], mu: float, vocabulary_size: int) -> int:
-    """How many candidates mirostat 1 keeps, from a Zipf exponent fitted to the best ones."""
-    fitted = shares[:MIROSTAT_ESTIMATE]
-    if len(fitted) < 2:
-        return 1
-    ranks = np.log(np.arange(2, len(fitted) + 1) / np.arange(1, len(fitted)))
-    falls = np.log(fitted[:-1] / np.maximum(fitted[1:], 1e-300))
-    exponent = float((ranks * falls).sum() / (ranks * ranks).sum())
-    excess = exponent - 1.0
-    if abs(excess) < 1e-6 or exponent <= 0:
-        return len(shares)
-    count = ((excess * 2.0**mu) / (1.0 - float(vocabulary_size) ** -excess)) ** (1.0 / exponent)
-    return int(min(max(1.0, count), len(shares)))
