@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     answered = ask(question(arguments.name), parameters)
     _show(answered)
     if arguments.json:
-        print(json.dumps(answered.as_object()))
+        print(json.dumps(answered.as_object(), allow_nan=False))
     return 0 if answered.answer.holds else 1
 
 

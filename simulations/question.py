@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,7 +68,7 @@ class Answered:
     seconds: float
 
     def as_object(self) -> dict[str, Any]:
-        """The form of `--json`."""
+        """The form of `--json`, which has no infinity: what never came about is null."""
         asked = self.parameters
         return {
             "scenario": self.question.name,
@@ -77,12 +78,18 @@ class Answered:
                 "seeds": asked.seeds if asked.seeds is None or len(asked.seeds) < 20 else _span(asked.seeds),
                 "ticks": asked.ticks,
             },
-            "measured": self.answer.measured,
-            "rows": self.answer.rows,
+            "measured": _finite(self.answer.measured),
+            "rows": [_finite(row) for row in self.answer.rows],
             "bound": self.answer.bound or self.question.bound,
             "holds": self.answer.holds,
             "seconds": round(self.seconds, 2),
         }
+
+
+def _finite(row: Row) -> Row:
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
+    }
 
 
 def _span(seeds: tuple[int, ...]) -> str:

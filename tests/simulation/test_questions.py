@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import runpy
 from pathlib import Path
 
@@ -57,6 +58,17 @@ def test_a_bound_that_does_not_hold_is_status_one(capsys, monkeypatch):
     monkeypatch.setattr("simulations.search.QUESTION", broken)
     assert main(["search", "--seeds", "3:5"]) == 1
     assert "DOES NOT HOLD" in capsys.readouterr().out
+
+
+def test_what_never_came_about_is_null_in_json(capsys, monkeypatch):
+    never = Answer([{"n": 3, "settled s": math.inf}], measured={"slowest": math.inf, "least": -math.inf})
+    monkeypatch.setattr("simulations.search.QUESTION", Question("search", "?", "never", lambda parameters: never))
+    assert main(["search", "--json"]) == 1
+    told = capsys.readouterr().out
+    last = json.loads(told.splitlines()[-1], parse_constant=pytest.fail)
+    assert last["rows"] == [{"n": 3, "settled s": None}]
+    assert last["measured"] == {"slowest": None, "least": None}
+    assert "inf" in told.splitlines()[4]
 
 
 def test_a_question_that_does_not_exist_is_refused(capsys):
