@@ -12,9 +12,9 @@ from typing import Final
 import psutil
 import trio
 
-LAG_INTERVAL_S: Final = 0.02
-"""How often the loop is asked to be on time."""
-LAG_SAMPLES: Final = 3000
+LAG_INTERVAL_S: Final = 0.05
+"""How often the loop is asked to be on time. Each time takes a core from an engine for a moment."""
+LAG_SAMPLES: Final = 1200
 """One minute of samples."""
 
 
