@@ -1,8 +1,10 @@
 """Server-sent events (WHATWG HTML §9.2) from an answer: opened late enough to refuse by status, then never silent.
 
 Theory: a producer task holds the answer open and feeds a bounded channel; the sender takes from it, each event flushed
-as it comes. Headers go out with the first event that shows something, so a fault before has its HTTP status; when nothing has come
+as it comes. Headers go out with the first event that shows something, so a fault before has its HTTP status; when nothing was sent
 within the keep-alive interval they go out alone, with a comment, and later faults take the dialect's in-stream form.
+What keeps a connection alive is bytes, so the interval runs from the last ones sent: events that a dialect does not show
+(hidden reasoning, the growing input of a free-form tool) leave a silence a silence.
 Leaving the nursery, by the end or by the client's going, closes the answer and with it the generation.
 """
 
@@ -71,7 +73,7 @@ class _Opened:
 
 
 class _Silence:
-    """Nothing else came for the keep-alive interval."""
+    """Nothing was sent for the keep-alive interval."""
 
 
 _Item = _Opened | _Silence | AnswerEvent
@@ -122,18 +124,18 @@ class Streamed:
         refusal: ApiError | None = None
         async with trio.open_nursery() as nursery:
             writer, reader = trio.open_memory_channel[_Item](limits.STREAM_BUFFER_MESSAGES)
-            heard = _Heard(trio.current_time())
+            sent = _Sent(trio.current_time())
             nursery.start_soon(_produce, self.service, self.prepared, writer)
-            nursery.start_soon(_note_silences, writer, heard, self.keepalive_s)
+            nursery.start_soon(_note_silences, writer, sent, self.keepalive_s)
             try:
-                await self._relay(reader, heard, send)
+                await self._relay(reader, sent, send)
             except ApiError as error:
                 refusal = error
             nursery.cancel_scope.cancel()
         if refusal is not None:
             raise refusal
 
-    async def _relay(self, reader: trio.MemoryReceiveChannel[_Item], heard: _Heard, send: Send) -> None:
+    async def _relay(self, reader: trio.MemoryReceiveChannel[_Item], sent: _Sent, send: Send) -> None:
         started = False
         route = ""
         encode = _Encoding(self.encoder)
@@ -143,13 +145,13 @@ class Streamed:
                 batch = await _next_batch(reader)
             except trio.EndOfChannel:
                 break
-            heard.at = trio.current_time()
             is_silent = False
             for item in batch:
                 if isinstance(item, _Opened):
                     route = item.route
                 elif isinstance(item, _Silence):
-                    is_silent = True
+                    # Bytes may have gone out while this stood in the channel.
+                    is_silent = trio.current_time() >= sent.at + self.keepalive_s
                 elif isinstance(item, AnswerFailed) and not started and not _shows(waiting):
                     raise item.error
                 else:
@@ -166,6 +168,7 @@ class Streamed:
                 started = True
                 await send(_stream_start(route))
             await send({"type": "http.response.body", "body": data, "more_body": True})
+            sent.at = trio.current_time()
         if not started:
             raise ApiError(ErrorKind.INTERNAL, "The answer ended before it began.")
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -213,21 +216,24 @@ async def _next_batch(reader: trio.MemoryReceiveChannel[_Item]) -> list[_Item]:
 
 
 @dataclass(slots=True)
-class _Heard:
-    """When something came last."""
+class _Sent:
+    """When bytes were sent last; before the first, when the request came."""
 
     at: float
 
 
-async def _note_silences(channel: trio.MemorySendChannel[_Item], heard: _Heard, silence_s: float) -> None:
+async def _note_silences(channel: trio.MemorySendChannel[_Item], sent: _Sent, silence_s: float) -> None:
     """Put a `_Silence` into the channel after each silence. One task a stream costs less than a deadline a token."""
     with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
+        due = sent.at + silence_s
         while True:
-            await trio.sleep_until(heard.at + silence_s)
-            if trio.current_time() >= heard.at + silence_s:
-                heard.at = trio.current_time()
-                with suppress(trio.WouldBlock):
-                    channel.send_nowait(_Silence())
+            await trio.sleep_until(due)
+            now = trio.current_time()
+            if now >= sent.at + silence_s:
+                await channel.send(_Silence())
+                due = now + silence_s
+            else:
+                due = sent.at + silence_s
 
 
 def _stream_start(route: str) -> dict[str, Any]:

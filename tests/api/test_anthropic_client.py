@@ -157,12 +157,16 @@ def test_a_fault_in_the_stream_is_an_error_event():
 def test_pings_fill_silences_and_the_client_skips_them():
     script = [Started(1, 0), Pause(0.3), TextDelta(0, "ok"), ChoiceFinished(0, StopKind.END), Usage(1, 0, 1)]
     service = ScriptedService(lambda request: script, entry_s=0.3)
-    with (
-        served_elsewhere(service, keepalive_s=0.1) as served,
-        client(served) as ai,
-        ai.messages.stream(**ASK) as stream,
-    ):
-        assert stream.get_final_text() == "ok"
+    with served_elsewhere(service, keepalive_s=0.1) as served, client(served) as ai:
+        with ai.messages.stream(**ASK) as stream:
+            assert stream.get_final_text() == "ok"
+        with ai.messages.with_streaming_response.create(**ASK, stream=True) as reply:
+            silent, begun, rest = reply.read().partition(b"event: message_start\n")
+    assert begun
+    assert silent.count(b":\n\n") >= 1, "before the message there is only a comment"
+    assert b"event: ping" not in silent
+    before_text, _, _ = rest.partition(b"event: content_block_start\n")
+    assert before_text.count(b'event: ping\ndata: {"type":"ping"}\n\n') >= 1
 
 
 def test_a_wrong_key_is_an_authentication_error_in_anthropics_words():

@@ -176,8 +176,15 @@ def test_a_stream_that_is_silent_carries_comments_the_client_skips():
     script = [Started(1, 0), Pause(0.3), TextDelta(0, "ok"), ChoiceFinished(0, StopKind.END), Usage(1, 0, 1)]
     service = ScriptedService(lambda request: script, entry_s=0.3)
     with served_elsewhere(service, keepalive_s=0.1) as served, client(served) as ai:
-        stream = ai.chat.completions.create(model="smol", messages=HELLO, stream=True)
+        asked = {"model": "smol", "messages": HELLO, "stream": True}
+        stream = ai.chat.completions.create(**asked)
         assert "".join([c.choices[0].delta.content or "" for c in stream if c.choices]) == "ok"
+        with ai.chat.completions.with_streaming_response.create(**asked) as reply:
+            lines = reply.read().decode().splitlines()
+    comments = [at for at, line in enumerate(lines) if line.startswith(":")]
+    first, text = (next(at for at, line in enumerate(lines) if mark in line) for mark in ('"role"', '"ok"'))
+    assert any(at < first for at in comments), "while nothing was accepted"
+    assert any(first < at < text for at in comments), "while the text was waited for"
 
 
 def test_the_asynchronous_client_streams_as_well():
