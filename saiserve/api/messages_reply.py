@@ -7,13 +7,14 @@ tool's input always comes as deltas. After `error` nothing follows.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from saiserve.api import sse
 from saiserve.api.errors import ErrorStyle, error_object
-from saiserve.api.gathered import GatheredAnswer, finish_kind
+from saiserve.api.gathered import GatheredAnswer, GatheredCall, finish_kind
 from saiserve.chat.events import (
     AnswerEvent,
     AnswerFailed,
@@ -166,35 +167,60 @@ def _event(body: dict[str, Any]) -> bytes:
 
 
 class MessageCollector:
-    """One whole message."""
+    """One whole message: the blocks its stream would have had, in the same order."""
 
     def __init__(self, *, message_id: str, model: str, thinking: bool) -> None:
         self._message_id = message_id
         self._model = model
         self._thinking = thinking
         self._answer = GatheredAnswer.empty(1)
-        self.add = self._answer.add
+        self._order: list[_Written | GatheredCall] = []
+
+    def add(self, event: AnswerEvent) -> None:
+        """Take in one event."""
+        self._answer.add(event)
+        match event:
+            case TextDelta() if event.text:
+                self._write("text", event.text)
+            case ReasoningDelta() if event.text and self._thinking:
+                self._write("thinking", event.text)
+            case ToolCallStarted():
+                self._order.append(self._answer.choices[0].calls[-1])
 
     def body(self) -> dict[str, Any]:
         """Return the message."""
         choice = self._answer.choices[0]
         usage = self._answer.usage
-        content: list[dict[str, Any]] = []
-        if choice.reasoning and self._thinking:
-            content.append({"type": "thinking", "thinking": choice.reasoning, "signature": SIGNATURE})
-        if choice.text:
-            content.append({"type": "text", "text": choice.text})
-        content += [
-            {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)}
-            for call in choice.calls
-        ]
         counts = usage_object(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
         return {
             **message_object(self._message_id, self._model, counts),
-            "content": content,
+            "content": [_block_of(part) for part in self._order],
             "stop_reason": STOP_REASONS[choice.finish],
             "stop_sequence": choice.stop_string,
         }
+
+    def _write(self, kind: str, text: str) -> None:
+        last = self._order[-1] if self._order else None
+        if isinstance(last, _Written) and last.kind == kind:
+            last.pieces.append(text)
+        else:
+            self._order.append(_Written(kind, [text]))
+
+
+@dataclass(slots=True)
+class _Written:
+    """A block of text or thinking."""
+
+    kind: str
+    pieces: list[str]
+
+
+def _block_of(part: _Written | GatheredCall) -> dict[str, Any]:
+    if isinstance(part, GatheredCall):
+        return {"type": "tool_use", "id": part.id, "name": part.name, "input": _input(part.arguments)}
+    text = "".join(part.pieces)
+    signature = {"signature": SIGNATURE} if part.kind == "thinking" else {}
+    return {"type": part.kind, part.kind: text, **signature}
 
 
 def _input(arguments: str) -> Any:

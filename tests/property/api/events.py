@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from itertools import pairwise
+from typing import Any
+
 from hypothesis import strategies as st
 
 from saiserve.api.gathered import GatheredAnswer
@@ -21,6 +25,17 @@ from saiserve.chat.events import (
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 SOME_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 NAMES = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
+OBJECTS = st.dictionaries(
+    TEXT, st.one_of(TEXT, st.integers(-9, 9), st.booleans(), st.lists(TEXT, max_size=2)), max_size=3
+)
+
+
+@st.composite
+def arguments(draw: st.DrawFn) -> list[str]:
+    """Pieces of a call's arguments as the parser gives them: together one JSON object, or nothing at all."""
+    text = json.dumps(draw(OBJECTS), ensure_ascii=draw(st.booleans()))
+    cuts = sorted({0, len(text), *draw(st.lists(st.integers(0, len(text)), max_size=3))})
+    return [text[start:end] for start, end in pairwise(cuts)] if draw(st.integers(0, 4)) else []
 
 
 @st.composite
@@ -30,7 +45,7 @@ def choice_events(draw: st.DrawFn, choice: int, *, text_only: bool = False) -> l
     calls = 0
     kinds = ["text"] if text_only else ["text", "reasoning", "call"]
     for kind in draw(st.lists(st.sampled_from(kinds), max_size=6)):
-        pieces = draw(st.lists(SOME_TEXT, max_size=4))
+        pieces = draw(arguments() if kind == "call" else st.lists(SOME_TEXT, max_size=4))
         if kind == "call":
             events.append(ToolCallStarted(choice, calls, f"call_{choice}_{calls}", draw(NAMES)))
             events += [ToolCallDelta(choice, calls, piece) for piece in pieces]
@@ -71,6 +86,24 @@ def gathered(choices: int, events: list[AnswerEvent]) -> GatheredAnswer:
     for event in events:
         answer.add(event)
     return answer
+
+
+def parts_in_order(events: list[AnswerEvent], choice: int = 0) -> list[tuple[str, Any]]:
+    """What a choice says, one thing after the other: text and reasoning in one piece, calls with their arguments."""
+    parts: list[tuple[str, Any]] = []
+    for event in events:
+        if getattr(event, "choice", None) != choice:
+            continue
+        if isinstance(event, ToolCallStarted):
+            parts.append(("call", (event.id, event.name, "")))
+        elif isinstance(event, ToolCallDelta):
+            _, (call_id, name, so_far) = parts.pop()
+            parts.append(("call", (call_id, name, so_far + event.arguments)))
+        elif isinstance(event, TextDelta | ReasoningDelta) and event.text:
+            kind = "text" if isinstance(event, TextDelta) else "reasoning"
+            before = parts.pop()[1] if parts and parts[-1][0] == kind else ""
+            parts.append((kind, before + event.text))
+    return parts
 
 
 def server_sent(data: bytes) -> list[tuple[str, str]]:

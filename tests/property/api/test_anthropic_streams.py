@@ -11,15 +11,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from saiserve.api.gathered import finish_kind
-from saiserve.api.messages_reply import STOP_REASONS, MessageCollector, MessageStreamEncoder
-from saiserve.chat.events import AnswerFailed, ToolCallDelta
+from saiserve.api.messages_reply import SIGNATURE, STOP_REASONS, MessageCollector, MessageStreamEncoder
+from saiserve.chat.events import AnswerFailed, ReasoningDelta
 from saiserve.errors import ApiError, ErrorKind
-from tests.property.api.events import answers, gathered, server_sent
-
-
-def with_whole_arguments(events):
-    """Arguments as the parser gives them: one valid JSON object per call, in one piece or several."""
-    return [ToolCallDelta(e.choice, e.index, "") if isinstance(e, ToolCallDelta) else e for e in events]
+from tests.property.api.events import answers, gathered, parts_in_order, server_sent
 
 
 def stream(events, *, thinking=True):
@@ -27,11 +22,8 @@ def stream(events, *, thinking=True):
     return server_sent(b"".join(encoder.encode(event) + encoder.keepalive() for event in events))
 
 
-@settings(max_examples=40)
-@given(answers(choices_max=1), st.booleans())
-def test_the_accumulator_rebuilds_every_block(answer, thinking):
-    _, events = answer
-    events = with_whole_arguments(events)
+def rebuilt(events, *, thinking):
+    """The message the client's own accumulator makes of the stream."""
     snapshot, buffers = None, {}
     for name, data in stream(events, thinking=thinking):
         body = json.loads(data)
@@ -40,14 +32,36 @@ def test_the_accumulator_rebuilds_every_block(answer, thinking):
             continue
         event = construct_type(type_=RawMessageStreamEvent, value=body)
         snapshot = accumulate_event(event=event, current_snapshot=snapshot, json_bufs=buffers)
+    return snapshot
+
+
+def blocks(message):
+    """The blocks of a message, in order."""
+    wanted = {"text": ("text",), "thinking": ("thinking", "signature"), "tool_use": ("id", "name", "input")}
+    return [(block.type, *(getattr(block, name) for name in wanted[block.type])) for block in message.content]
+
+
+def blocks_of(events, *, thinking):
+    """The blocks that the events mean."""
+    shown = [event for event in events if thinking or not isinstance(event, ReasoningDelta)]
+    made = []
+    for kind, said in parts_in_order(shown):
+        if kind == "call":
+            call_id, name, given_arguments = said
+            made.append(("tool_use", call_id, name, json.loads(given_arguments or "{}")))
+        else:
+            made.append(("text", said) if kind == "text" else ("thinking", said, SIGNATURE))
+    return made
+
+
+@settings(max_examples=40)
+@given(answers(choices_max=1), st.booleans())
+def test_the_accumulator_rebuilds_every_block(answer, thinking):
+    _, events = answer
+    snapshot = rebuilt(events, thinking=thinking)
     expected = gathered(1, events)
     wanted = expected.choices[0]
-    assert "".join(block.text for block in snapshot.content if block.type == "text") == wanted.text
-    thoughts = "".join(block.thinking for block in snapshot.content if block.type == "thinking")
-    assert thoughts == (wanted.reasoning if thinking else "")
-    assert [(b.id, b.name, b.input) for b in snapshot.content if b.type == "tool_use"] == [
-        (call.id, call.name, {}) for call in wanted.calls
-    ]
+    assert blocks(snapshot) == blocks_of(events, thinking=thinking)
     assert snapshot.stop_reason == STOP_REASONS[finish_kind(wanted.finish, called=bool(wanted.calls))]
     assert snapshot.stop_sequence == wanted.stop_string
     assert snapshot.usage.input_tokens + snapshot.usage.cache_read_input_tokens == expected.usage.prompt_tokens
@@ -90,16 +104,17 @@ def test_events_keep_the_order_clients_trip_over(answer):
 
 
 @settings(max_examples=40)
-@given(answers(choices_max=1))
-def test_the_whole_message_says_what_the_stream_says(answer):
+@given(answers(choices_max=1), st.booleans())
+def test_the_whole_message_says_what_the_stream_says(answer, thinking):
     _, events = answer
-    collector = MessageCollector(message_id="msg_1", model="m", thinking=True)
+    collector = MessageCollector(message_id="msg_1", model="m", thinking=thinking)
     for event in events:
         collector.add(event)
     message = Message.model_validate(collector.body())
-    wanted = gathered(1, events).choices[0]
-    assert "".join(block.text for block in message.content if block.type == "text") == wanted.text
-    assert [block.id for block in message.content if block.type == "tool_use"] == [call.id for call in wanted.calls]
+    streamed = rebuilt(events, thinking=thinking)
+    assert blocks(message) == blocks(streamed)
+    assert (message.stop_reason, message.stop_sequence) == (streamed.stop_reason, streamed.stop_sequence)
+    assert message.usage.output_tokens == streamed.usage.output_tokens
     assert all(block.text for block in message.content if block.type == "text")
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from saiserve.api.chat_reply import ChatHead, ChatStreamEncoder
 from saiserve.api.messages_reply import MessageStreamEncoder
 from saiserve.api.responses_reply import ResponseEncoder
-from saiserve.chat.events import AnswerEvent, AnswerFailed, ChoiceFinished, StopKind, ToolCallDelta, ToolCallStarted
+from saiserve.chat.events import AnswerEvent, AnswerFailed, ChoiceFinished, StopKind, ToolCallStarted
 from saiserve.errors import ApiError, ErrorKind
 from tests.property.api.events import answers, server_sent
 
@@ -230,22 +230,7 @@ MESSAGE_ROWS: dict[str, Row] = {
 @settings(max_examples=25)
 @given(answer=answers(choices_max=1))
 def test_no_message_stream_has_any_of_these_faults(answer):
-    assert not faults(MESSAGE_ROWS, messages(with_whole_arguments(answer[1])))
-
-
-def with_whole_arguments(events: list[AnswerEvent]) -> list[AnswerEvent]:
-    """Arguments as the parser gives them: JSON once complete. Pieces drawn at random become one string value's."""
-    made: list[AnswerEvent] = []
-    for event in ended_in_calls(events):
-        if isinstance(event, ToolCallDelta):
-            began = made and isinstance(made[-1], ToolCallDelta)
-            if began:
-                continue
-            pieces = ['{"a', '": ', json.dumps(event.arguments), "}"]
-            made += [ToolCallDelta(event.choice, event.index, piece) for piece in pieces]
-        else:
-            made.append(event)
-    return made
+    assert not faults(MESSAGE_ROWS, messages(ended_in_calls(answer[1])))
 
 
 # Responses
@@ -336,7 +321,7 @@ def test_no_response_stream_has_any_of_these_faults(answer):
 @settings(max_examples=25)
 @given(answer=answers(choices_max=1), data=st.data())
 def test_a_fault_in_the_middle_is_the_dialects_own_and_no_normal_end(answer, data):
-    events = with_whole_arguments(answer[1])
+    events = ended_in_calls(answer[1])
     at = data.draw(st.integers(1, len(events) - 1))
     overflow = ApiError(ErrorKind.CONTEXT_TOO_LONG, "grown too long", prompt_tokens=9, context_tokens=8)
     cut = [*events[:at], AnswerFailed(overflow), *events[at:]]

@@ -14,7 +14,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from saiserve.api.responses_reply import ResponseCollector, ResponseEncoder
 from saiserve.chat.events import AnswerFailed, StopKind
 from saiserve.errors import ApiError, ErrorKind
-from tests.property.api.events import answers, gathered, server_sent
+from tests.property.api.events import answers, gathered, parts_in_order, server_sent
 
 ECHO = {"model": "m", "tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
 
@@ -32,6 +32,25 @@ def stream(events, **options):
     return bodies
 
 
+def items(response, *, summarise):
+    """What the output items say, in order."""
+    said = []
+    for item in response.output:
+        if item.type == "function_call":
+            said.append(("call", (item.call_id, item.name, item.arguments)))
+        else:
+            kind = "text" if item.type == "message" else "reasoning"
+            parts = item.summary if kind == "reasoning" and summarise else item.content
+            said.append((kind, "".join(part.text for part in parts)))
+    return said
+
+
+def items_of(events):
+    """The output items that the events mean."""
+    parts = parts_in_order(events)
+    return [(kind, (*said[:2], said[2] or "{}") if kind == "call" else said) for kind, said in parts]
+
+
 @settings(max_examples=40)
 @given(answers(choices_max=1), st.booleans())
 def test_the_accumulator_rebuilds_every_item(answer, summarise):
@@ -47,11 +66,7 @@ def test_the_accumulator_rebuilds_every_item(answer, summarise):
     if last["type"] == "response.completed":
         assert state._completed_response.output_text == expected.text
     assert final.output_text == expected.text
-    calls = [(item.call_id, item.name, item.arguments) for item in final.output if item.type == "function_call"]
-    assert calls == [(call.id, call.name, call.arguments or "{}") for call in expected.calls]
-    reasoning = [item for item in final.output if item.type == "reasoning"]
-    parts = [part.text for item in reasoning for part in (item.summary if summarise else item.content)]
-    assert "".join(parts) == expected.reasoning
+    assert items(final, summarise=summarise) == items_of(events)
 
 
 @settings(max_examples=40)
