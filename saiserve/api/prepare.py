@@ -16,7 +16,7 @@ from saiserve.chat.request import (
     Dialect,
     GenerationRequest,
     ImagePart,
-    ReasoningBound,
+    ReasoningMarks,
     Tool,
     ToolChoice,
     ToolChoiceMode,
@@ -79,7 +79,7 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
     if rules_all and "reasoning" in card.capabilities:
         # A constraint holds from the first token on, so there is no room for reasoning before it.
         options["enable_thinking"] = False
-    prepared = replace(request, constraint=constraint, template_options=options, reasoning_bound=_bound(request, card))
+    prepared = replace(request, constraint=constraint, template_options=options, reasoning_marks=_marks(request, card))
     own_stop = _own_stop(request, tool_format, usable)
     if own_stop:
         prepared = replace(prepared, stop=(*request.stop, own_stop))
@@ -128,11 +128,10 @@ def _has_begun(request: GenerationRequest, card: ModelCard) -> bool:
     return _begins_inside(card) and thinks and not request.continue_final
 
 
-def _bound(request: GenerationRequest, card: ModelCard) -> ReasoningBound | None:
-    if request.reasoning_tokens is None or not _may_reason(request, card):
+def _marks(request: GenerationRequest, card: ModelCard) -> ReasoningMarks | None:
+    if not _may_reason(request, card):
         return None
-    begun = _has_begun(request, card)
-    return ReasoningBound(request.reasoning_tokens, card.reasoning_open, card.reasoning_close, begun)
+    return ReasoningMarks(card.reasoning_open, card.reasoning_close, _has_begun(request, card))
 
 
 def _own_stop(request: GenerationRequest, tool_format: ToolFormat, usable: tuple[Tool, ...]) -> str:
@@ -148,15 +147,13 @@ def _parser(
     usable: tuple[Tool, ...],
     new_call_id: Callable[[], str],
 ) -> Callable[[AnswerEvent], list[AnswerEvent]]:
-    splits = _may_reason(request, card)
-    if not splits and not usable:
+    marks = _marks(request, card)
+    if marks is None and not usable:
         return _unparsed
-    begun = _has_begun(request, card)
-    splitter = partial(ReasoningSplitter, card.reasoning_open, card.reasoning_close, begun=begun)
     parser = partial(ToolCallParser, tool_format, usable, parallel=request.tool_choice.parallel)
     return AnswerParser(
         request.choices,
-        splitter=splitter if splits else None,
+        splitter=partial(ReasoningSplitter, marks) if marks is not None else None,
         parser=parser if usable else None,
         tools=usable,
         new_call_id=new_call_id,

@@ -1,7 +1,7 @@
 """One choice of an answer, from engine messages to events: whole characters, stop strings, log-probabilities.
 
 Knows nothing of attempts: tokens of several places in a row look like one answer. Tool calls and reasoning are parsed
-from the text by the dialects.
+from the text by the dialects; where reasoning ends is known here too, because no stop string holds inside it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import deque
 
 from saiserve.chat.events import ChoiceFinished, StopKind, TextDelta
+from saiserve.chat.reasoning import AnswerFinder
+from saiserve.chat.request import ReasoningMarks
 from saiserve.chat.text import StopMatcher, Utf8Assembler
 from saiserve.engines.messages import FinishReason, TokenLogprob, Tokens
 
@@ -23,13 +25,14 @@ class ChoiceText:
     """Turns the tokens of choice `choice` into its events.
 
     A log-probability goes out with the first text that reaches the end of its token; those of tokens that begin at or
-    after a stop string are dropped with the text.
+    after a stop string are dropped with the text. With `marks` the watch for stop strings begins behind the reasoning.
     """
 
-    def __init__(self, choice: int, stops: tuple[str, ...] = ()) -> None:
+    def __init__(self, choice: int, stops: tuple[str, ...] = (), marks: ReasoningMarks | None = None) -> None:
         self.choice = choice
         self._utf8 = Utf8Assembler()
         self._stop = StopMatcher(stops)
+        self._finder = AnswerFinder(marks) if stops and marks is not None else None
         self._decoded = 0
         self._shown = 0
         self._tokens: list[int] = []
@@ -58,7 +61,7 @@ class ChoiceText:
             if entries:
                 end = self._decoded + bool(self._utf8.pending)
                 self._logprobs.append((start, end, entries[index]))
-        return self._show(self._stop.feed(text))
+        return self._show(self._watch(text))
 
     def finish(self, reason: FinishReason, stop_string: str | None = None) -> list[TextDelta | ChoiceFinished]:
         """Text held back until now, then the end. A stop string found here outranks the engine's reason."""
@@ -66,12 +69,20 @@ class ChoiceText:
         if not self.stopped:
             tail = self._utf8.finish()
             self._decoded += len(tail)
-            text = self._stop.feed(tail)
+            text = self._watch(tail)
+            text += "" if self._finder is None or self.stopped else self._stop.feed(self._finder.finish())
             text += "" if self.stopped else self._stop.finish()
             events += self._show(text, is_end=True)
         kind = StopKind.STOP_STRING if self.stopped else _KINDS[reason]
         events.append(ChoiceFinished(self.choice, kind, self._stop.found or stop_string))
         return events
+
+    def _watch(self, text: str) -> str:
+        """Return what is safe to show of it."""
+        if self._finder is None:
+            return self._stop.feed(text)
+        before, answer = self._finder.feed(text)
+        return before + self._stop.feed(answer)
 
     def _decode(self, data: bytes) -> str:
         text = self._utf8.feed(data)

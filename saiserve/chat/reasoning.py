@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from saiserve.chat.call_pieces import overlap
 from saiserve.chat.events import TextDelta
-from saiserve.chat.request import ReasoningBound
+from saiserve.chat.request import ReasoningMarks
 
 
 def template_begins_reasoning(template: str, opening: str, closing: str) -> bool:
@@ -22,11 +22,11 @@ def template_begins_reasoning(template: str, opening: str, closing: str) -> bool
 class ReasoningCount:
     """Counts one choice's reasoning tokens up to its bound."""
 
-    def __init__(self, bound: ReasoningBound) -> None:
-        self.closing = f"\n{bound.closing}\n\n"
+    def __init__(self, bound: int, marks: ReasoningMarks) -> None:
+        self.closing = f"\n{marks.closing}\n\n"
         """What ends the reasoning in the model's stead."""
-        self._left = bound.tokens
-        self._splitter = ReasoningSplitter(bound.opening, bound.closing, begun=bound.begun)
+        self._left = bound
+        self._splitter = ReasoningSplitter(marks)
 
     def is_spent(self, delta: TextDelta) -> bool:
         """Take the next text; True when the bound is reached and the reasoning has not ended."""
@@ -52,15 +52,15 @@ class Split:
 
 
 class ReasoningSplitter:
-    """Splits one choice's output. Reasoning is looked for at its start only; `begun`: the prompt already opened it.
+    """Splits one choice's output. Reasoning is looked for at its start only.
 
     The newlines between marks and text belong to neither.
     """
 
-    def __init__(self, opening: str, closing: str, *, begun: bool = False) -> None:
-        self._opening = opening
-        self._closing = closing
-        self._state = _State.INSIDE if begun else _State.START
+    def __init__(self, marks: ReasoningMarks) -> None:
+        self._opening = marks.opening
+        self._closing = marks.closing
+        self._state = _State.INSIDE if marks.begun else _State.START
         self._held = ""
         self._fresh = True
 
@@ -68,6 +68,11 @@ class ReasoningSplitter:
     def is_inside(self) -> bool:
         """Whether the output stands in the reasoning."""
         return self._state is _State.INSIDE
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the output so far may still be the beginning of an opening mark."""
+        return self._state is _State.START
 
     def feed(self, text: str) -> Split:
         """Return what can be told apart so far."""
@@ -115,3 +120,27 @@ class ReasoningSplitter:
             self._fresh = not self._held
         text, self._held = self._held, ""
         return text
+
+
+class AnswerFinder:
+    """Finds where one choice's answer begins, and loses nothing: marks and newlines stand before it."""
+
+    def __init__(self, marks: ReasoningMarks) -> None:
+        self._splitter = ReasoningSplitter(marks)
+        self._undecided = ""
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """Return what stands before the answer, then what is of the answer; neither while that is undecided."""
+        self._undecided += text
+        # Behind the marks the splitter holds nothing back, so the answer is the end of what was fed.
+        answer = self._splitter.feed(text).text
+        if self._splitter.is_undecided:
+            return "", ""
+        raw, self._undecided = self._undecided, ""
+        start = len(raw) - len(answer)
+        return raw[:start], raw[start:]
+
+    def finish(self) -> str:
+        """Return what was undecided: it is the answer."""
+        raw, self._undecided = self._undecided, ""
+        return raw

@@ -109,10 +109,9 @@ class ToolChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningBound:
-    """The most reasoning tokens of each choice, and what surrounds reasoning in the model's output."""
+class ReasoningMarks:
+    """What surrounds reasoning in a local model's output."""
 
-    tokens: int
     opening: str
     closing: str
     begun: bool
@@ -165,7 +164,7 @@ class GenerationRequest:
     """Whether the whole prompt is to be computed anew (llama.cpp's `cache_prompt: false`): nothing held is reused."""
     reasoning_tokens: int | None = None
     """The most tokens of reasoning the client wants; None: no bound but the answer's own."""
-    reasoning_bound: ReasoningBound | None = None
-    """The same in the ways of a local model; set when the request is fitted to one that reasons."""
+    reasoning_marks: ReasoningMarks | None = None
+    """Set when the request is fitted to a local model that may reason: stop strings and a bound heed them."""
     is_part: bool = False
     """One prompt of several in a body, or one whose answer is added to: no upstream's bytes can stand for the reply."""

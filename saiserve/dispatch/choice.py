@@ -283,12 +283,13 @@ class ChoiceRunner:
             fitted = self._fit(self._request, start.candidate.model)
             self._parse = fitted.parse if fitted is not None else None
             self._by = fitted.request if fitted is not None else self._request
-            self._text = ChoiceText(self._text.choice, self._by.stop)
+            self._text = ChoiceText(self._text.choice, self._by.stop, self._by.reasoning_marks)
             self._reasoning = _count_of(self._by)
         by = self._by
         if by is self._request:
             return start.generate
-        return msgspec.structs.replace(start.generate, prompt=prompt_of(by), stop=by.stop, constraint=by.constraint)
+        stops = engine_stops(by)
+        return msgspec.structs.replace(start.generate, prompt=prompt_of(by), stop=stops, constraint=by.constraint)
 
     async def _tell(self, progress: PromptProgress | None) -> None:
         if progress is not None and self._request.progress:
@@ -296,7 +297,17 @@ class ChoiceRunner:
 
 
 def _count_of(request: GenerationRequest) -> ReasoningCount | None:
-    return None if request.reasoning_bound is None else ReasoningCount(request.reasoning_bound)
+    if request.reasoning_tokens is None or request.reasoning_marks is None:
+        return None
+    return ReasoningCount(request.reasoning_tokens, request.reasoning_marks)
+
+
+def engine_stops(request: GenerationRequest) -> tuple[str, ...]:
+    """The stop strings an engine may end on by itself: none where it could find one in the reasoning.
+
+    An engine sees tokens and knows no reasoning, so that the entry node alone watches such an answer.
+    """
+    return () if request.reasoning_marks is not None else request.stop
 
 
 def _arm(scope: trio.CancelScope, attempt: Attempt) -> None:

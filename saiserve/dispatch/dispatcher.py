@@ -18,7 +18,7 @@ from saiserve.chat.events import AnswerEvent, AnswerFailed, Started, TextDelta, 
 from saiserve.chat.prompt import prompt_of
 from saiserve.chat.request import GenerationRequest
 from saiserve.dispatch.attempt import Deadlines
-from saiserve.dispatch.choice import ChoiceRunner, clock_ns
+from saiserve.dispatch.choice import ChoiceRunner, clock_ns, engine_stops
 from saiserve.dispatch.deliberation import Deliberation
 from saiserve.dispatch.failover import AttemptRecord, Failover
 from saiserve.dispatch.ports import Fit, FleetNews, Places, Route, Steps
@@ -205,7 +205,7 @@ class Dispatcher:
         return ChoiceRunner(
             request,
             Failover(template, now=clock_ns(), deadlines=self._deadlines),
-            ChoiceText(choice, request.stop),
+            ChoiceText(choice, request.stop, request.reasoning_marks),
             places=self._places,
             news=self._news,
             reroute=reroute,
@@ -311,7 +311,7 @@ def template_of(request: GenerationRequest, choice: int) -> Generate:
         prompt=prompt_of(request),
         sampling=msgspec.structs.replace(request.sampling, seed=seed),
         max_tokens=request.max_tokens,
-        stop=request.stop,
+        stop=engine_stops(request),
         constraint=request.constraint,
     )
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from saiserve.chat.call_pieces import CallArguments, CallBegun, ParsedCall
 from saiserve.chat.reasoning import ReasoningSplitter
-from saiserve.chat.request import Tool
+from saiserve.chat.request import ReasoningMarks, Tool
 from saiserve.chat.tool_formats import FORMATS
 from saiserve.chat.tool_parser import ToolCallParser
 
@@ -92,7 +92,7 @@ def test_calls_written_in_a_format_are_read_back(calls, places):
 @given(OUTPUT, st.lists(st.integers(0, 500), max_size=8), st.booleans())
 def test_reasoning_is_split_the_same_however_output_is_cut(text, places, begun):
     def split(pieces):
-        splitter = ReasoningSplitter("<think>", "</think>", begun=begun)
+        splitter = ReasoningSplitter(ReasoningMarks("<think>", "</think>", begun))
         splits = [splitter.feed(piece) for piece in pieces] + [splitter.finish()]
         return "".join(s.reasoning for s in splits), "".join(s.text for s in splits)
 
@@ -100,7 +100,7 @@ def test_reasoning_is_split_the_same_however_output_is_cut(text, places, begun):
 
 
 def test_reasoning_comes_first_and_its_newlines_belong_to_nobody():
-    splitter = ReasoningSplitter("<think>", "</think>")
+    splitter = ReasoningSplitter(ReasoningMarks("<think>", "</think>", begun=False))
     first = splitter.feed("<think>\nwhy\n</think>\n\nbecause\n")
     assert (first.reasoning, first.text) == ("why", "because\n")
     assert splitter.feed("<think>x").text == "<think>x"

@@ -13,7 +13,7 @@ from saiserve.api.messages_request import check_budget, decode_count, decode_mes
 from saiserve.api.prepare import prepare
 from saiserve.api.responses_request import decode_response
 from saiserve.api.service import ModelCard
-from saiserve.chat.request import ReasoningBound
+from saiserve.chat.request import ReasoningMarks
 from saiserve.errors import ApiError
 
 ORIGIN = Origin("r1", "k", 1, lambda: 1, ())
@@ -42,8 +42,9 @@ def test_thinking_is_off_on_or_bounded(thinking: Any, wanted: bool, bound: int |
     for request in (decode_messages(body(thinking=thinking), ORIGIN), decode_count(body(thinking=thinking), ORIGIN)):
         assert request.template_options["enable_thinking"] is wanted
         assert request.reasoning_tokens == bound
-        made = prepare(request, THINKER, lambda: "c").request.reasoning_bound
-        assert made == (None if bound is None else ReasoningBound(bound, "<think>", "</think>", begun=True))
+        made = prepare(request, THINKER, lambda: "c").request
+        assert made.reasoning_tokens == bound
+        assert made.reasoning_marks == ReasoningMarks("<think>", "</think>", begun=wanted)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_an_effort_that_is_none_is_named(effort: Any) -> None:
     assert caught.value.param == "reasoning.effort"
 
 
-def test_no_bound_where_nothing_reasons() -> None:
+def test_no_marks_where_nothing_reasons() -> None:
     request = decode_messages(body(thinking={"type": "enabled", "budget_tokens": 50}), ORIGIN)
     plain = ModelCard("m", capabilities=frozenset({"chat"}))
-    assert prepare(request, plain, lambda: "c").request.reasoning_bound is None
+    assert prepare(request, plain, lambda: "c").request.reasoning_marks is None

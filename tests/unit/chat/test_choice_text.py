@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from saiserve.chat.answer import ChoiceText
 from saiserve.chat.events import ChoiceFinished, StopKind, TextDelta
+from saiserve.chat.request import ReasoningMarks
 from saiserve.engines.messages import FinishReason, TokenLogprob, Tokens
 
 
@@ -75,3 +76,29 @@ def test_without_a_stop_every_logprob_comes_once_in_order(pieces: list[bytes], g
     else:
         assert text == whole
         assert shown == list(range(len(pieces)))
+
+
+@given(
+    thought=st.text("ab\n<", max_size=8),
+    answer=st.text("abc", max_size=12),
+    gap=st.text("\n", max_size=2),
+    begun=st.booleans(),
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    logprobs=st.booleans(),
+)
+def test_stop_strings_hold_behind_the_reasoning_alone(
+    thought: str, answer: str, gap: str, begun: bool, sizes: list[int], logprobs: bool
+) -> None:
+    head = f"{'' if begun else '<think>'}{thought}</think>{gap}"
+    whole = (head + answer).encode()
+    choice = ChoiceText(0, ("b", "\n", "think"), ReasoningMarks("<think>", "</think>", begun))
+    events: list[TextDelta | ChoiceFinished] = []
+    at = 0
+    while at < len(whole):
+        size = sizes[at % len(sizes)]
+        events += choice.tokens(tokens(whole[at : at + size], logprobs=logprobs, first=at))
+        at += size
+    events += choice.finish(FinishReason.STOP)
+    expected, found, _ = answer.partition("b")
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == head + expected
+    assert events[-1] == ChoiceFinished(0, StopKind.STOP_STRING if found else StopKind.END, found or None)

@@ -7,7 +7,7 @@ from fake_fleet import FakeFleet, finish_of, request_of, text_of, usage_of
 
 from saiserve.chat.events import StopKind, TextDelta
 from saiserve.chat.reasoning import ReasoningCount
-from saiserve.chat.request import GenerationRequest, ReasoningBound
+from saiserve.chat.request import GenerationRequest, ReasoningMarks
 from saiserve.dispatch.choice import clock_ns
 from saiserve.dispatch.suspects import GuardedEngine
 from saiserve.engines.messages import Count, Counted, RefusalReason, Refused
@@ -37,7 +37,8 @@ def fleet_of(count: int) -> FakeFleet:
 
 
 def bounded(tokens: int, **more: object) -> GenerationRequest:
-    return request_of(reasoning_bound=ReasoningBound(tokens, "<think>", "</think>", begun=True), **more)
+    marks = ReasoningMarks("<think>", "</think>", begun=True)
+    return request_of(reasoning_tokens=tokens, reasoning_marks=marks, **more)
 
 
 def halves(events: list) -> tuple[int, int]:
@@ -122,7 +123,7 @@ async def test_where_the_closing_cannot_be_had_the_answer_goes_on_without() -> N
     ],
 )
 def test_only_tokens_inside_count(begun: bool, pieces: list[str], spent_at: int | None) -> None:
-    count = ReasoningCount(ReasoningBound(2, "<think>", "</think>", begun=begun))
+    count = ReasoningCount(2, ReasoningMarks("<think>", "</think>", begun))
     spent = [count.is_spent(TextDelta(0, piece, tokens=(1,))) for piece in pieces]
     if spent_at is None:
         assert not any(spent)
