@@ -20,6 +20,7 @@ from swimcluster.errors import (
     JoinError,
     NameInUseError,
     PayloadTooLargeError,
+    PayloadTypeError,
     SwimclusterError,
 )
 from swimcluster.events import (
@@ -120,6 +121,7 @@ __all__ = [
     "NameTaken",
     "Outlived",
     "PayloadTooLargeError",
+    "PayloadTypeError",
     "PeerRefused",
     "PendingReply",
     "Reachability",

@@ -67,6 +67,7 @@ async def open_cluster(
 
     Raises:
         ConfigError: a setting is wrong or the address cannot be bound; nothing was started.
+        PayloadTypeError: metadata that is not bytes; nothing was started.
         PayloadTooLargeError: metadata over its limit; nothing was started.
         NameInUseError: a live member answers under this name, at the start or (cancelling the body) later on.
     """
@@ -147,6 +148,7 @@ class Cluster:
         """Replace this member's metadata and spread it.
 
         Raises:
+            PayloadTypeError: not bytes; nothing was changed.
             PayloadTooLargeError: over `config.metadata_bytes_max`; nothing was changed.
         """
         self.feed("set_metadata", data)
@@ -155,6 +157,7 @@ class Cluster:
         """Replace this member's vitals; the newest go out with every packet, one value per probe interval.
 
         Raises:
+            PayloadTypeError: not bytes; nothing was changed.
             PayloadTooLargeError: over `config.vitals_bytes_max`; nothing was changed.
         """
         self.feed("set_vitals", data)
@@ -171,6 +174,7 @@ class Cluster:
         """Send a datagram payload to a live member; it may be lost. The other side gets a `UserMessage`.
 
         Raises:
+            PayloadTypeError: not bytes; nothing was sent.
             PayloadTooLargeError: over `config.user_datagram_bytes_max`; nothing was sent.
             ExchangeError: no such live member; nothing was sent.
         """
@@ -180,6 +184,7 @@ class Cluster:
         """Spread a payload to all members in the spare room of packets. They get a `BroadcastReceived`.
 
         Raises:
+            PayloadTypeError: not bytes; nothing was sent.
             PayloadTooLargeError: over `config.broadcast_bytes_max`; nothing was sent.
         """
         self.feed("broadcast", payload)
@@ -233,7 +238,7 @@ class Cluster:
         """Tell the others that this node leaves and wait until that is done; idempotent. Cancel to wait no longer.
 
         Returns:
-            how many were told, and of how many.
+            how many confirmed that they know, and of how many.
         """
         return await self._session.leave()
 
@@ -241,6 +246,7 @@ class Cluster:
         """Ask a live member something in one exchange and return the answer of its `on_request`.
 
         Raises:
+            PayloadTypeError: not bytes; nothing was sent.
             PayloadTooLargeError: over `config.request_bytes_max`; nothing was sent.
             ExchangeError: no such live member, or no reply; whether it was handled is then not known.
         """

@@ -14,7 +14,7 @@ from swimcluster.address import Address
 from swimcluster.codec import EPOCH_MAX, INSTANCE_BYTES, Decoder, encode_body
 from swimcluster.config import FRAME_OVERHEAD_BYTES, Config
 from swimcluster.dissemination import Packer, transmit_limit
-from swimcluster.errors import ConfigError, PayloadTooLargeError
+from swimcluster.errors import ConfigError
 from swimcluster.events import Event, EventsLost, Snapshot
 from swimcluster.identity import Identity
 from swimcluster.keyring import Keyring
@@ -23,6 +23,7 @@ from swimcluster.mac import HELLO_MAGIC, FrameKind, binding_of, encode_hello, se
 from swimcluster.member import Member
 from swimcluster.membership import Entry, Membership
 from swimcluster.messages import Packet
+from swimcluster.payload import check_payload
 from swimcluster.statistics import Statistics
 from swimcluster.timers import Timers
 from swimcluster.transmits import Datagram, Exchange, JoinStatus
@@ -118,12 +119,11 @@ class Core:
     ) -> None:
         if config.advertise is None:
             raise ConfigError("the machine needs an advertised address: set advertise=host:port")
-        if len(instance) != INSTANCE_BYTES:
-            raise ConfigError(f"the instance must be {INSTANCE_BYTES} random bytes, not {len(instance)}")
+        if not isinstance(instance, bytes) or len(instance) != INSTANCE_BYTES:
+            raise ConfigError(f"the instance must be {INSTANCE_BYTES} random bytes")
         if not 0 <= epoch <= EPOCH_MAX:
             raise ConfigError("the epoch must be from 0 to 2**62: wall-clock milliseconds will do")
-        if len(metadata) > config.metadata_bytes_max:
-            raise PayloadTooLargeError(f"metadata of {len(metadata)} bytes: at most {config.metadata_bytes_max}")
+        check_payload("metadata", metadata, config.metadata_bytes_max, "nothing was started")
         # The keys live in the keyring alone, so that everything else may be stored or shown.
         self.config = replace(config, keys=(), insecure=True)
         self.now = now

@@ -52,7 +52,7 @@ def encode_dump(dump: Dump) -> bytes:
         item.name: getattr(dump.config, item.name) for item in fields(dump.config) if item.name not in SECRET_FIELDS
     }
     segments = [[s.checkpoint, s.key_ids, s.is_secret, s.inputs] for s in dump.segments]
-    body: bytes = msgpack.packb([settings, segments], default=_pack_address, strict_types=False)
+    body: bytes = msgpack.packb([settings, segments], default=_pack_other, strict_types=False)
     return MAGIC + blake3(body).digest(CHECKSUM_BYTES) + body
 
 
@@ -80,10 +80,11 @@ def _segment(checkpoint: bytes, key_ids: tuple[bytes, ...], is_secret: bool, inp
     return SegmentRecord(checkpoint, key_ids, is_secret, [Input(*item) for item in inputs])
 
 
-def _pack_address(value: object) -> dict[str, list[object]]:
+def _pack_other(value: object) -> object:
     if isinstance(value, Address):
         return {_ADDRESS: [value.host, value.port]}
-    raise TypeError(f"{type(value).__name__} cannot be in a dump")
+    # A program gave what no input takes: the machine refused it, and will refuse the text that stands for it.
+    return f"{type(value).__name__} object"
 
 
 def _unpack_address(value: dict[str, Any]) -> object:

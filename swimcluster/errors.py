@@ -2,12 +2,13 @@
 
 SwimclusterError
 ├── ConfigError        yours: a setting is out of range; nothing was started
+├── PayloadTypeError   yours: a value is not bytes; nothing was changed or sent
 ├── PayloadTooLargeError  yours: a value is over its limit; nothing was changed or sent
 ├── JoinError          theirs: no seed answered; the node is running and keeps trying
 ├── NameInUseError     theirs: a live member holds the name; this node has not joined
 ├── DecodeError        theirs: bytes are not a message of this protocol; state unchanged
 ├── AuthError          theirs: the MAC or key does not fit; state unchanged
-├── ExchangeError      the network's: an exchange got no reply; state unchanged
+├── ExchangeError      theirs: no such live member, and nothing was sent; or no reply: unchanged here, unknown there
 └── ClosedError        yours: the cluster object has been closed
 """
 
@@ -22,8 +23,12 @@ class ConfigError(SwimclusterError):
     """A setting is missing, out of range or contradicts another; nothing was started."""
 
 
+class PayloadTypeError(SwimclusterError, TypeError):
+    """A value given by the caller is not bytes; nothing was changed or sent. Encode it first."""
+
+
 class PayloadTooLargeError(SwimclusterError):
-    """A value given by the caller is over its documented limit; nothing was changed."""
+    """A value given by the caller is over its documented limit; nothing was changed or sent."""
 
 
 class JoinError(SwimclusterError):
@@ -43,7 +48,11 @@ class AuthError(SwimclusterError):
 
 
 class ExchangeError(SwimclusterError):
-    """An exchange with another member brought no reply; state unchanged."""
+    """An exchange with another member did not take place or brought no reply; nothing changed here.
+
+    Where nothing was sent, the message says so. Otherwise it is not known whether the other side took the request and
+    acted on it: the connection, the other side or the network may have failed before or after that.
+    """
 
 
 class ClosedError(SwimclusterError):

@@ -79,5 +79,7 @@ class Keyring:
         del self._macs[key_id]
 
     def _require(self, key_id: bytes) -> None:
+        if not isinstance(key_id, bytes):
+            raise ConfigError("a key id must be bytes, as `install` returned it")
         if key_id not in self._macs:
             raise ConfigError(f"no key {key_id.hex()} is installed here: install it first")

@@ -219,8 +219,9 @@ class Session:
         """Ask a live member something and wait for its answer.
 
         Raises:
+            PayloadTypeError: not bytes; nothing was sent.
             PayloadTooLargeError: over its limit; nothing was sent.
-            ExchangeError: no such live member, or no reply.
+            ExchangeError: no such live member, or no reply; whether it was handled is then not known.
         """
         request_id: int = self.feed("request", name, payload)
         self._answers[request_id] = None
@@ -232,7 +233,7 @@ class Session:
         finally:
             del self._answers[request_id]
         if isinstance(answer, RequestFailed):
-            raise ExchangeError(f"{name} did not answer: {answer.reason}")
+            raise ExchangeError(f"{name} did not answer: {answer.reason}; whether it was handled there is not known")
         return answer.payload
 
     # Events -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from swimcluster.address import Address
 from swimcluster.config import Config
 from swimcluster.config_checks import check_advertise
 from swimcluster.core import Core, RandomSource
-from swimcluster.errors import ConfigError, PayloadTooLargeError
+from swimcluster.errors import ConfigError
 from swimcluster.events import ClockGap, Event
 from swimcluster.gossip import Gossip
 from swimcluster.healing import Healer
@@ -27,6 +27,7 @@ from swimcluster.keyring import Keyring
 from swimcluster.leaving import Leaver
 from swimcluster.member import Member, MemberState
 from swimcluster.news import News
+from swimcluster.payload import UNCHANGED, check_payload
 from swimcluster.probe import Prober
 from swimcluster.push_pull import Synchronizer
 from swimcluster.relay import Relays
@@ -57,6 +58,7 @@ class Swim:
             metadata: first metadata, at most `config.metadata_bytes_max` bytes.
         Raises:
             ConfigError: no advertised address, or instance or epoch out of range.
+            PayloadTypeError: metadata that is not bytes.
             PayloadTooLargeError: metadata over its limit.
         """
         core = self.core = Core(config, now=now, epoch=epoch, instance=instance, rng=rng, metadata=metadata)
@@ -157,12 +159,12 @@ class Swim:
         """Replace this member's metadata and spread it.
 
         Raises:
+            PayloadTypeError: not bytes; nothing was changed.
             PayloadTooLargeError: over `config.metadata_bytes_max`; nothing was changed.
         """
         self._enter(now)
         core = self.core
-        if len(data) > core.config.metadata_bytes_max:
-            raise PayloadTooLargeError(f"metadata of {len(data)} bytes: at most {core.config.metadata_bytes_max}")
+        check_payload("metadata", data, core.config.metadata_bytes_max, UNCHANGED)
         if data != core.identity.metadata and core.is_active:
             core.identity.change("metadata", incarnation=core.identity.incarnation + 1, metadata=data)
             core.announce()
@@ -171,12 +173,11 @@ class Swim:
         """Replace this member's vitals; the newest go out, at most one value per probe interval.
 
         Raises:
+            PayloadTypeError: not bytes; nothing was changed.
             PayloadTooLargeError: over `config.vitals_bytes_max`; nothing was changed.
         """
         self._enter(now)
-        limit = self.core.config.vitals_bytes_max
-        if len(data) > limit:
-            raise PayloadTooLargeError(f"vitals of {len(data)} bytes: at most {limit}; nothing was changed")
+        check_payload("vitals", data, self.core.config.vitals_bytes_max, UNCHANGED)
         self.core.gossip.set_vitals(now, data)
 
     def readvertise(self, now: int, address: Address) -> None:
@@ -196,6 +197,7 @@ class Swim:
         """Send a datagram payload to a live member (UserMessage there); it may be lost.
 
         Raises:
+            PayloadTypeError: not bytes; nothing was sent.
             PayloadTooLargeError: over `config.user_datagram_bytes_max`; nothing was sent.
             ExchangeError: no such live member; nothing was sent.
         """
@@ -206,6 +208,7 @@ class Swim:
         """Ask a live member something in one exchange; ReplyReceived or RequestFailed with the returned id follows.
 
         Raises:
+            PayloadTypeError: not bytes; nothing was sent.
             PayloadTooLargeError: over `config.request_bytes_max`; nothing was sent.
             ExchangeError: no such live member; nothing was sent.
         """
@@ -216,6 +219,7 @@ class Swim:
         """Return the bytes that answer the exchange for which `exchange_received` returned PendingReply.
 
         Raises:
+            PayloadTypeError: not bytes; it can still be answered.
             PayloadTooLargeError: over `config.request_bytes_max`; it can still be answered.
             ExchangeError: the request is unknown, answered or out of time.
         """
@@ -226,6 +230,7 @@ class Swim:
         """Spread a payload to all members in the spare room of packets (BroadcastReceived there).
 
         Raises:
+            PayloadTypeError: not bytes; nothing was sent.
             PayloadTooLargeError: over `config.broadcast_bytes_max`; nothing was sent.
         """
         self._enter(now)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from swimcluster.codec import encode_message
 from swimcluster.core import Core
-from swimcluster.errors import ExchangeError, PayloadTooLargeError
+from swimcluster.errors import ExchangeError
 from swimcluster.events import BroadcastReceived, ReplyReceived, RequestFailed, RequestReceived, UserMessage
 from swimcluster.membership import Entry
 from swimcluster.messages import Broadcast, Packet, Request, Response, User
+from swimcluster.payload import UNSENT, check_payload
 from swimcluster.replay_window import ReplayWindows
 from swimcluster.transmits import PendingReply
 
@@ -51,7 +52,7 @@ class UserMessages:
 
     def send(self, name: str, payload: bytes) -> None:
         """Send one payload to one member."""
-        _check_size("a message", payload, self._core.config.user_datagram_bytes_max)
+        check_payload("a message", payload, self._core.config.user_datagram_bytes_max, UNSENT)
         self._core.send(self._live(name).address, encode_message(User(payload)))
 
     def on_user(self, now: int, packet: Packet, message: User, *, synced: bool) -> None:
@@ -61,7 +62,7 @@ class UserMessages:
     def broadcast(self, payload: bytes) -> None:
         """Spread one payload."""
         core = self._core
-        _check_size("a broadcast", payload, core.config.broadcast_bytes_max)
+        check_payload("a broadcast", payload, core.config.broadcast_bytes_max, UNSENT)
         self._number += 1
         instance = core.identity.instance
         self._seen.is_fresh(instance, self._number)
@@ -84,7 +85,7 @@ class UserMessages:
     def request(self, name: str, payload: bytes) -> int:
         """Ask one member."""
         core, config = self._core, self._core.config
-        _check_size("a request", payload, config.request_bytes_max)
+        check_payload("a request", payload, config.request_bytes_max, UNSENT)
         owner = OwnRequest(core)
         address = self._live(name).address
         timeout = config.ns(config.exchange_timeout_s)
@@ -106,7 +107,7 @@ class UserMessages:
 
     def respond(self, now: int, request_id: int, payload: bytes) -> bytes:
         """Return the reply's bytes."""
-        _check_size("a reply", payload, self._core.config.request_bytes_max)
+        check_payload("a reply", payload, self._core.config.request_bytes_max, UNSENT)
         owed = self._owed.pop(request_id, None)
         if owed is None or owed[1] <= now:
             raise ExchangeError(f"request {request_id} is unknown, answered or out of time; nothing was sent")
@@ -118,8 +119,3 @@ class UserMessages:
         if entry is None:
             raise ExchangeError(f"no live member is called {name!r}; nothing was sent")
         return entry
-
-
-def _check_size(what: str, payload: bytes, limit: int) -> None:
-    if len(payload) > limit:
-        raise PayloadTooLargeError(f"{what} of {len(payload)} bytes: at most {limit}; nothing was sent")

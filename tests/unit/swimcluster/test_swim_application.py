@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swimcluster.codec import encode_message
-from swimcluster.errors import ExchangeError, PayloadTooLargeError
+from swimcluster.errors import ExchangeError, PayloadTooLargeError, PayloadTypeError
 from swimcluster.events import (
     BroadcastReceived,
     EventsLost,
@@ -33,6 +33,44 @@ def test_vitals_ride_on_every_packet_and_come_from_the_owner():
     assert {name for _, name, e in bench.events if isinstance(e, VitalsChanged)} == {"b", "c"}
     with pytest.raises(PayloadTooLargeError):
         bench.machines[1].set_vitals(bench.now, b"x" * 129)
+
+
+@pytest.mark.parametrize("value", ["text", None, 5, bytearray(b"mutable"), memoryview(b"view"), [b"list"]], ids=repr)
+@pytest.mark.parametrize(
+    ("what", "call", "effect"),
+    [
+        ("metadata", lambda swim, now, value: swim.set_metadata(now, value), "nothing was changed"),
+        ("vitals", lambda swim, now, value: swim.set_vitals(now, value), "nothing was changed"),
+        ("a message", lambda swim, now, value: swim.send(now, "b", value), "nothing was sent"),
+        ("a request", lambda swim, now, value: swim.request(now, "b", value), "nothing was sent"),
+        ("a broadcast", lambda swim, now, value: swim.broadcast(now, value), "nothing was sent"),
+        ("a reply", lambda swim, now, value: swim.respond(now, 1, value), "nothing was sent"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_what_is_not_bytes_is_refused_and_costs_nothing(what, call, effect, value):
+    bench = Bench()
+    bench.cluster(2)
+    before = bench.machines[1].local
+    with pytest.raises(PayloadTypeError, match=f"{what} must be bytes, not {type(value).__name__}; {effect}"):
+        bench.do(1, lambda swim, now: call(swim, now, value))
+    assert not bench.sent
+    bench.run(30)
+    assert bench.machines[1].local == before
+    assert bench.all_see("a", "b")
+    assert [swim.statistics().dropped_malformed for swim in bench.machines.values()] == [0, 0]
+
+
+def test_over_its_limit_the_message_says_what_became_of_it():
+    bench = Bench()
+    a, _ = bench.cluster(2)
+    for call, effect in (
+        (lambda data: a.set_metadata(bench.now, data), "nothing was changed"),
+        (lambda data: a.set_vitals(bench.now, data), "nothing was changed"),
+        (lambda data: a.broadcast(bench.now, data), "nothing was sent"),
+    ):
+        with pytest.raises(PayloadTooLargeError, match=effect):
+            call(b"x" * 5000)
 
 
 def test_at_most_one_value_of_vitals_per_probe_interval_and_the_newest():

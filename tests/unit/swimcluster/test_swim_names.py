@@ -8,7 +8,7 @@ import pytest
 
 from swimcluster.codec import EPOCH_MAX, INCARNATION_MAX, encode_message
 from swimcluster.config import Config
-from swimcluster.errors import ConfigError, PayloadTooLargeError
+from swimcluster.errors import ConfigError, PayloadTooLargeError, PayloadTypeError
 from swimcluster.events import (
     JoinAttemptFailed,
     Joined,
@@ -46,6 +46,8 @@ def test_a_machine_needs_an_address_and_metadata_that_fits():
         Swim(Config.lan(name="a", keys=[KEY]), **HERE)
     with pytest.raises(PayloadTooLargeError):
         Swim(Config.lan(name="a", advertise="h:1", keys=[KEY]), **HERE, metadata=b"x" * 513)
+    with pytest.raises(PayloadTypeError, match="nothing was started"):
+        Swim(Config.lan(name="a", advertise="h:1", keys=[KEY]), **HERE, metadata="role=web")
 
 
 def test_a_first_node_is_alone_and_in():

@@ -1,0 +1,25 @@
+"""What every value that a program hands in must be: bytes, within a documented limit."""
+
+from __future__ import annotations
+
+from swimcluster.errors import PayloadTooLargeError, PayloadTypeError
+
+UNCHANGED = "nothing was changed"
+UNSENT = "nothing was sent"
+
+
+def check_payload(what: str, payload: bytes, limit: int, effect: str) -> None:
+    """Refuse a value before anything has been done with it.
+
+    Args:
+        what: the value in the message, as in "a request".
+        limit: most bytes.
+        effect: what the caller may rely on, `UNCHANGED` or `UNSENT`.
+    Raises:
+        PayloadTypeError: not bytes. Text would reach the wire as text and every other member would refuse the packet.
+        PayloadTooLargeError: over the limit.
+    """
+    if not isinstance(payload, bytes):
+        raise PayloadTypeError(f"{what} must be bytes, not {type(payload).__name__}; {effect}")
+    if len(payload) > limit:
+        raise PayloadTooLargeError(f"{what} of {len(payload)} bytes: at most {limit}; {effect}")
