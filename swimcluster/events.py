@@ -143,7 +143,7 @@ class JoinAttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class LeaveFinished:
-    """Nothing more will be done about leaving; `told` of `members` were told directly."""
+    """Nothing more will be done about leaving; `told` of `members` confirmed that they know."""
 
     told: int
     members: int

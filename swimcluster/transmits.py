@@ -60,8 +60,8 @@ class LeaveProgress:
     """How far a leave has come."""
 
     told: int
-    """Members the news was sent to directly, or that confirmed it by exchange."""
+    """Members that confirmed to this node that they know: by an ack, or by the reply of an exchange."""
     members: int
-    """Live members other than this one when the leave began."""
+    """Live members other than this one when the leave began; those not `told` may know, or hear it from others."""
     is_done: bool
     """Whether nothing more will be done; the driver may stop."""

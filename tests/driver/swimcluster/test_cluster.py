@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -27,10 +28,13 @@ from swimcluster import (
     MetadataChanged,
     NameInUseError,
     PayloadTooLargeError,
+    PayloadTypeError,
     Snapshot,
     UserMessage,
     open_cluster,
 )
+from swimcluster.dump_file import decode_dump
+from swimcluster.replay import replay
 
 pytestmark = pytest.mark.autojump
 
@@ -93,8 +97,10 @@ async def test_leaving_into_silence_is_bounded() -> None:
         network.cut_both(a.local.address, b.local.address)
         with trio.fail_after(b.config.leave_timeout_s + 0.1):
             with trio.move_on_after(b.config.leave_timeout_s):
-                progress = await b.leave()
-                assert progress.members == 1
+                await b.leave()
+                pytest.fail("nobody can have confirmed it, and the exchange waits longer than this")
+        progress = b.machine.leave_progress
+        assert (progress.told, progress.members, progress.is_done) == (0, 1, False)
 
 
 async def test_leave_says_how_many_were_told_and_may_be_called_again() -> None:
@@ -223,6 +229,29 @@ async def test_values_over_their_limit_are_refused_in_the_caller_and_change_noth
         assert a.local.metadata == b"x" * a.config.metadata_bytes_max
         with pytest.raises(PayloadTooLargeError):
             await a.request("b", b"z" * (a.config.request_bytes_max + 1))
+
+
+async def test_text_is_refused_in_the_caller_and_a_handler_that_returns_some_costs_its_reply(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    async def wrong(sender: str, payload: bytes) -> bytes:
+        return "text"  # type: ignore[return-value]
+
+    async with pair(on_request=wrong) as (a, b, _network):
+        for call in (a.set_metadata, a.set_vitals, a.broadcast):
+            with pytest.raises(PayloadTypeError):
+                call("text")  # type: ignore[arg-type]
+        with pytest.raises(PayloadTypeError):
+            a.set_vitals(object())  # type: ignore[arg-type]
+        with pytest.raises(ExchangeError, match="not known"):
+            await a.request("b", b"?")
+        assert "a reply must be bytes, not str" in caplog.text
+        await trio.sleep(30)
+        assert [member.state for member in b.members] == [MemberState.ALIVE] * 2
+        a.write_recording(tmp_path / "a.flight")  # What was refused is recorded, and refused again.
+        steps = list(replay(decode_dump((tmp_path / "a.flight").read_bytes())))
+        assert sum(step.error.startswith("PayloadTypeError") for step in steps) == 4
+        assert [fault for step in steps for fault in step.faults] == []
 
 
 async def test_a_request_brings_the_answer_of_the_other_program() -> None:

@@ -9,7 +9,7 @@ from swimcluster.events import (
     MemberLeft,
 )
 from swimcluster.member import MemberState
-from swimcluster.transmits import JoinStatus
+from swimcluster.transmits import JoinStatus, LeaveProgress
 from tests.fakes.swim_bench import Bench, address, machine
 
 
@@ -46,7 +46,73 @@ def test_leaving_ends_when_nobody_answers_and_says_how_many_heard():
     bench.kill(2)
     bench.do(3, lambda swim, now: swim.leave(now))
     bench.run(15, until=lambda: bench.machines[3].leave_progress.is_done)
-    assert bench.machines[3].leave_progress.members == 2
+    assert bench.machines[3].leave_progress == LeaveProgress(0, 2, is_done=True)
+    assert bench.heard(LeaveFinished) == [LeaveFinished(0, 2)]
+
+
+def test_leaving_counts_those_that_confirmed_and_not_those_that_were_written_to():
+    bench = Bench()
+    bench.cluster(4)
+    bench.kill(1)
+    bench.cut = lambda source, destination: destination == 2
+    bench.do(4, lambda swim, now: swim.leave(now))
+    bench.run(15, until=lambda: bench.machines[4].leave_progress.is_done)
+    assert bench.machines[4].leave_progress == LeaveProgress(1, 3, is_done=True)
+
+
+def test_one_that_hears_and_cannot_say_so_is_not_counted():
+    bench = Bench()
+    bench.cluster(3)
+    bench.cut = lambda source, destination: (source, destination) == (2, 3)
+    bench.do(3, lambda swim, now: swim.leave(now))
+    bench.run(15, until=lambda: bench.machines[3].leave_progress.is_done)
+    assert bench.machines[3].leave_progress == LeaveProgress(1, 2, is_done=True)
+    assert bench.machines[2].member("c").state is MemberState.LEFT
+
+
+def test_a_lost_farewell_is_sent_again_to_whom_it_missed():
+    bench = Bench()
+    bench.cluster(8)
+    rounds = [0] * 9
+    lost = {2, 5, 7}
+
+    def cut(source: int, destination: int) -> bool:
+        rounds[destination] += source == 8
+        return source == 8 and destination in lost and rounds[destination] <= 3
+
+    bench.cut = cut
+    bench.do(8, lambda swim, now: swim.leave(now))
+    bench.run(3, until=lambda: bench.machines[8].leave_progress.is_done)
+    assert bench.machines[8].leave_progress == LeaveProgress(7, 7, is_done=True)
+    assert all(rounds[port] <= 3 for port in (1, 3, 4, 6))  # one datagram and at most one exchange each, and its reply
+
+
+def test_another_process_in_a_members_place_does_not_confirm_for_it():
+    bench = Bench()
+    bench.cluster(3)
+    bench.machines[1] = machine("x", 1, now=bench.now)
+    bench.do(3, lambda swim, now: swim.leave(now))
+    bench.run(15, until=lambda: bench.machines[3].leave_progress.is_done)
+    assert bench.machines[3].leave_progress == LeaveProgress(1, 2, is_done=True)
+
+
+def test_a_member_that_restarts_meanwhile_is_told_in_its_new_life():
+    bench = Bench()
+    bench.cluster(3)
+    bench.kill(1)
+    bench.do(3, lambda swim, now: swim.leave(now))
+    bench.run(0.01)
+    bench.add("a", 1, epoch=5, seeds=[2])
+    bench.run(8, until=lambda: bench.machines[3].leave_progress.is_done)
+    assert bench.machines[3].leave_progress == LeaveProgress(2, 2, is_done=True)
+
+
+def test_a_leave_without_datagrams_of_its_own_is_told_by_exchange():
+    bench = Bench()
+    bench.cluster(3, leave_transmits_max=0)
+    bench.do(3, lambda swim, now: swim.leave(now))
+    bench.run(5, until=lambda: bench.machines[3].leave_progress.is_done)
+    assert bench.machines[3].leave_progress == LeaveProgress(2, 2, is_done=True)
 
 
 def test_a_leaver_still_answers_and_does_not_refute():
