@@ -39,6 +39,7 @@ OUTSIDE: Final = frozenset(
             "snapshot",
             "state_file",
             "subscription",
+            "thread_face",
             "threaded",
             "trio_thread",
         ]

@@ -8,19 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
+from typing import Protocol
 
-from swimcluster.cluster import Cluster
 from swimcluster.member import Member, Reachability
+from swimcluster.statistics import Statistics
 from swimcluster.statistics import prometheus_text as statistics_text
 from swimcluster.transport.udp_datagrams import UdpCounters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def prometheus_text(cluster: Cluster, *, prefix: str = "swimcluster", per_member: bool = True) -> str:
+class Observed(Protocol):
+    """What is read of a cluster: `Cluster`, `ThreadedCluster` and `AsyncioCluster` have it."""
+
+    @property
+    def members(self) -> tuple[Member, ...]: ...
+    @property
+    def departed(self) -> tuple[Member, ...]: ...
+    @property
+    def isolated(self) -> bool: ...
+    @property
+    def transport_counters(self) -> object: ...
+    def statistics(self) -> Statistics: ...
+
+
+def prometheus_text(cluster: Observed, *, prefix: str = "swimcluster", per_member: bool = True) -> str:
     """Return the metrics of this node, ending in a newline.
 
     Args:
+        cluster: of `swimcluster.open_cluster` or of `swimcluster.threaded`.
         prefix: first part of every name.
         per_member: whether each member gets samples of its own; turn it off in clusters of thousands.
     """

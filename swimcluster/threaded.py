@@ -22,95 +22,18 @@ from swimcluster.config import Config
 from swimcluster.errors import ClosedError
 from swimcluster.events import Event
 from swimcluster.member import Member
-from swimcluster.rotation import Coverage
-from swimcluster.statistics import Statistics
 from swimcluster.subscription import Subscription
-from swimcluster.transmits import JoinStatus, LeaveProgress
+from swimcluster.thread_face import ThreadSafeCluster
+from swimcluster.transmits import LeaveProgress
 from swimcluster.trio_thread import TrioThread, close_subscription, next_event, result_of
 
 MembersPredicate = Callable[[tuple[Member, ...]], bool]
 
 
-class _Shared:
-    """What both faces have alike: everything that does not wait."""
-
-    def __init__(self, thread: TrioThread) -> None:
-        self._thread = thread
-
-    @property
-    def local(self) -> Member:
-        """This member."""
-        return self._thread.ask(lambda cluster: cluster.local)
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """The live members, sorted by name."""
-        return self._thread.ask(lambda cluster: cluster.members)
-
-    @property
-    def departed(self) -> tuple[Member, ...]:
-        """The dead and left members still remembered."""
-        return self._thread.ask(lambda cluster: cluster.departed)
-
-    @property
-    def isolated(self) -> bool:
-        """Whether this node hears nobody although it knows of others."""
-        return self._thread.ask(lambda cluster: cluster.isolated)
-
-    @property
-    def join_status(self) -> JoinStatus:
-        """Where this node stands with its cluster."""
-        return self._thread.ask(lambda cluster: cluster.join_status)
-
-    def member(self, name: str) -> Member | None:
-        """Return one member; None when unknown."""
-        return self._thread.ask(lambda cluster: cluster.member(name))
-
-    def statistics(self) -> Statistics:
-        """Return a copy of the counters and gauges."""
-        return self._thread.ask(lambda cluster: cluster.statistics())
-
-    def set_metadata(self, data: bytes) -> None:
-        """Replace this member's metadata; see `Cluster.set_metadata`."""
-        self._thread.ask(lambda cluster: cluster.set_metadata(data))
-
-    def set_vitals(self, data: bytes) -> None:
-        """Replace this member's vitals; see `Cluster.set_vitals`."""
-        self._thread.ask(lambda cluster: cluster.set_vitals(data))
-
-    def readvertise(self, address: Address | str) -> None:
-        """Tell the others a new address of this member; see `Cluster.readvertise`."""
-        self._thread.ask(lambda cluster: cluster.readvertise(address))
-
-    def send(self, name: str, payload: bytes) -> None:
-        """Send a datagram payload to a live member; see `Cluster.send`."""
-        self._thread.ask(lambda cluster: cluster.send(name, payload))
-
-    def broadcast(self, payload: bytes) -> None:
-        """Spread a payload to all members; see `Cluster.broadcast`."""
-        self._thread.ask(lambda cluster: cluster.broadcast(payload))
-
-    def install_key(self, key: bytes) -> bytes:
-        """Accept a further key; see `KeyRotation.install`."""
-        return self._thread.ask(lambda cluster: cluster.keyring.install(key))
-
-    def use_key(self, key_id: bytes) -> None:
-        """Sign with an installed key; see `KeyRotation.use`."""
-        self._thread.ask(lambda cluster: cluster.keyring.use(key_id))
-
-    def remove_key(self, key_id: bytes) -> None:
-        """Forget a key; see `KeyRotation.remove`."""
-        self._thread.ask(lambda cluster: cluster.keyring.remove(key_id))
-
-    def key_coverage(self, key_id: bytes) -> Coverage:
-        """Return which live members hold a key."""
-        return self._thread.ask(lambda cluster: cluster.keyring.coverage(key_id))
-
-
 # Threads --------------------------------------------------------------------------------------------------------
 
 
-class ThreadedCluster(_Shared):
+class ThreadedCluster(ThreadSafeCluster):
     """A cluster for threads. Made by `open_cluster`."""
 
     def wait_for(self, predicate: MembersPredicate, *, timeout_s: float | None = None) -> tuple[Member, ...]:
@@ -189,7 +112,7 @@ def open_cluster(
 # asyncio --------------------------------------------------------------------------------------------------------
 
 
-class AsyncioCluster(_Shared):
+class AsyncioCluster(ThreadSafeCluster):
     """A cluster for asyncio. Made by `open_asyncio_cluster`. Calls that do not wait block the loop for microseconds."""
 
     async def wait_for(self, predicate: MembersPredicate) -> tuple[Member, ...]:

@@ -16,9 +16,11 @@ PAGE = ROOT / "docs" / "swimcluster" / "reference.md"
 sys.path.insert(0, str(ROOT))
 
 import swimcluster  # noqa: E402
-from swimcluster import events, rendezvous  # noqa: E402
+from swimcluster import events, rendezvous, testing, threaded  # noqa: E402
 from swimcluster.prometheus_text import prometheus_text  # noqa: E402
-from swimcluster.threaded import open_asyncio_cluster, open_cluster  # noqa: E402
+from swimcluster.thread_face import ThreadedKeyRotation  # noqa: E402
+from swimcluster.transport.memory import MemoryNetwork, MemoryTransport  # noqa: E402
+from swimcluster.transport.udp import UdpTransport, open_udp_transport  # noqa: E402
 
 
 def _is_event(thing: object) -> bool:
@@ -46,8 +48,17 @@ SECTIONS: dict[str, list[object]] = {
         if isinstance(value := getattr(swimcluster, name), type) and issubclass(value, Exception)
     ],
     "Placing work": [rendezvous.owner, rendezvous.rank, rendezvous.Ring],
-    "asyncio and threads": [open_cluster, open_asyncio_cluster],
-    "Transports": [swimcluster.Transport],
+    "asyncio and threads": [
+        threaded.open_cluster,
+        threaded.ThreadedCluster,
+        threaded.ThreadedSubscription,
+        threaded.open_asyncio_cluster,
+        threaded.AsyncioCluster,
+        threaded.AsyncioSubscription,
+        ThreadedKeyRotation,
+    ],
+    "Transports": [swimcluster.Transport, open_udp_transport, UdpTransport, MemoryNetwork, MemoryTransport],
+    "The simulator": [testing.SimulatedCluster],
     "The machine": [swimcluster.Swim, swimcluster.Datagram, swimcluster.Exchange, swimcluster.PendingReply],
 }
 
@@ -72,15 +83,27 @@ def entry(thing: object) -> str:
         lines.append("| field | | meaning |\n| --- | --- | --- |")
         lines += [f"| `{name}` | `{_cell(kind)}` | {_cell(text)} |" for name, kind, text in fields]
         lines.append("")
-    for name, member in vars(thing).items():
-        if name.startswith("_"):
-            continue
+    for name, member in _members(thing).items():
         if isinstance(member, property) and member.fget is not None:
             lines.append(f"**`{name}`** {' '.join(_text(member.fget).split())}\n")
         elif isinstance(member, FunctionType | classmethod | staticmethod):
             function = cast("FunctionType", getattr(member, "__func__", member))
             lines.append(f"```python\n{_signature(function)}\n```\n\n{_text(function)}\n")
     return "\n".join(lines)
+
+
+def _members(thing: type) -> dict[str, object]:
+    """Return what a class and its bases of this package define: the constructor where it is described, public names."""
+    found: dict[str, object] = {}
+    for owner in thing.__mro__:
+        if owner.__module__.startswith("swimcluster"):
+            for name, member in vars(owner).items():
+                is_told = (
+                    name == "__init__" and getattr(member, "__doc__", None) and not dataclasses.is_dataclass(owner)
+                )
+                if is_told or not name.startswith("_"):
+                    found.setdefault(name, member)
+    return found
 
 
 def _fields(thing: type) -> list[tuple[str, str, str]]:
@@ -118,7 +141,10 @@ def _cell(text: str) -> str:
 
 
 def _name(thing: object) -> str:
-    return str(getattr(thing, "__name__", thing))
+    """Return the name; two functions have one name, and the module tells them apart."""
+    name = str(getattr(thing, "__name__", thing))
+    is_threads = isinstance(thing, FunctionType) and thing.__module__ == threaded.__name__
+    return f"threaded.{name}" if is_threads else name
 
 
 def _text(thing: object) -> str:

@@ -27,6 +27,11 @@ class MemoryNetwork:
     """The wires between the transports it makes."""
 
     def __init__(self, *, delay_s: float = 0.0) -> None:
+        """Make a network nobody is on yet.
+
+        Args:
+            delay_s: what every datagram, request and reply takes, in seconds.
+        """
         self.delay_s = delay_s
         """Seconds every datagram, request and reply takes."""
         self._transports: dict[Address, MemoryTransport] = {}

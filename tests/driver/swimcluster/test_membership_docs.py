@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import signal
 import socket
 import subprocess
@@ -32,6 +33,14 @@ def test_the_reference_describes_every_public_name_setting_and_statistic() -> No
     ]
     missing += [field.name for kind in (Config, Statistics) for field in fields(kind) if f"`{field.name}`" not in text]
     assert missing == [], "run python tools/swimcluster_reference.py"
+
+
+def test_the_reference_is_what_the_docstrings_say_now() -> None:
+    tool = runpy.run_path(str(ROOT / "tools" / "swimcluster_reference.py"))
+    written = (DOCS / "reference.md").read_text().splitlines()
+    wanted = tool["page"]().splitlines()
+    assert [line for line in wanted if line not in written] == [], "run python tools/swimcluster_reference.py"
+    assert written == wanted
 
 
 def test_the_quickstart_fits_fifteen_lines() -> None:

@@ -6,14 +6,19 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from swimcluster import (
     Address,
     ClosedError,
+    Cluster,
     Config,
+    ConfigError,
     ExchangeError,
     JoinError,
     MemberJoined,
@@ -22,7 +27,13 @@ from swimcluster import (
     PayloadTooLargeError,
     Snapshot,
 )
-from swimcluster.threaded import open_asyncio_cluster, open_cluster
+from swimcluster.dump_file import decode_dump
+from swimcluster.prometheus_text import prometheus_text
+from swimcluster.replay import replay
+from swimcluster.rotation import KeyRotation
+from swimcluster.thread_face import ThreadedKeyRotation
+from swimcluster.threaded import AsyncioCluster, ThreadedCluster, open_asyncio_cluster, open_cluster
+from swimcluster.transport.udp_datagrams import UdpCounters
 
 ANYWHERE = Address("127.0.0.1", 0)
 
@@ -70,6 +81,40 @@ def test_threads_join_wait_ask_and_read_events() -> None:
     for use in (lambda: a.members, lambda: a.wait_for(lambda found: True), a.subscribe):
         with pytest.raises(ClosedError):
             use()
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in vars(kind) | vars(kind.__base__) if not name.startswith("_")}
+
+
+def test_both_faces_have_what_a_trio_program_has() -> None:
+    of_the_package, set_when_made = {"feed", "machine"}, {"config"}
+    assert public(ThreadedCluster) == public(AsyncioCluster)
+    assert (public(Cluster) | set_when_made) - of_the_package == public(ThreadedCluster)
+    assert public(KeyRotation) == public(ThreadedKeyRotation)
+
+
+def test_a_thread_reads_metrics_settings_and_keys_and_writes_the_recording(tmp_path: Path) -> None:
+    key, new_key = b"the key of this year", b"the key of next year"
+    with open_cluster(Config.local(name="a", bind=ANYWHERE, keys=[key])) as a:
+        assert a.config.advertise == a.local.address
+        counters = a.transport_counters
+        assert isinstance(counters, UdpCounters)
+        families = {family.name: family for family in text_string_to_metric_families(prometheus_text(a))}
+        assert families["swimcluster_members_live"].samples[0].value == 1
+        assert {f"swimcluster_transport_{item.name}" for item in fields(UdpCounters)} <= families.keys()
+        new_id = a.keyring.install(new_key)
+        assert a.keyring.ids[1] == new_id
+        assert a.keyring.coverage(new_id).holders == ("a",)
+        a.keyring.use(new_id)
+        a.keyring.remove(a.keyring.ids[1])
+        assert a.keyring.ids == (new_id,)
+        with pytest.raises(ConfigError, match="this key signs"):
+            a.keyring.remove(new_id)
+        a.set_vitals(b"busy")
+        a.write_recording(tmp_path / "a.flight")
+    calls = [step.input.call for step in replay(decode_dump((tmp_path / "a.flight").read_bytes()))]
+    assert "set_vitals" in calls
 
 
 def test_many_threads_may_call_at_once() -> None:
