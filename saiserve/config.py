@@ -41,7 +41,7 @@ _OWN_PREFIXES: Final = ("CLUSTER_", "SAI_")
 class Settings:
     """Everything a node is told, read, checked and typed."""
 
-    host: str = "0.0.0.0"  # noqa: S104 - a server's default; the README says what to firewall
+    hosts: tuple[str, ...] = ("0.0.0.0",)  # noqa: S104 - a server's default; the README says what to firewall
     port: int = PORT_DEFAULT
     node_name: str = ""
     api_keys: tuple[ClientKey, ...] = field(default=(), repr=False)
@@ -94,6 +94,11 @@ class Settings:
         return self if own is None else replace(self, **own)
 
     @property
+    def host(self) -> str:
+        """The address to listen on that is told of: the first."""
+        return self.hosts[0]
+
+    @property
     def is_clustered(self) -> bool:
         """Whether this node may meet others: it has a cluster secret."""
         return bool(self.cluster_secrets)
@@ -121,7 +126,7 @@ class Setting:
 
 
 SETTINGS: Final[tuple[Setting, ...]] = (
-    Setting("HOST", "host", "0.0.0.0", "address to listen on", values.text),  # noqa: S104
+    Setting("HOST", "hosts", "0.0.0.0", "address to listen on, or several, comma-separated, of which the first is told to others", values.hosts),  # noqa: S104
     Setting("PORT", "port", str(PORT_DEFAULT), "port for clients and other nodes", values.whole(1, 65535)),
     Setting("NODE_NAME", "node_name", "", "name of this member; default: the hostname, with -PORT unless it is 8081", values.member_name),
     Setting("API_KEY", "api_keys", "", "client keys, comma-separated, each optionally name:key; default: a random one, shown once", values.client_keys, secret=True),
@@ -257,7 +262,7 @@ def _finish(parsed: dict[str, Any], warnings: list[str]) -> Settings:
         parsed["model_dir"] if parsed["model_dir"] != Path() else platformdirs.user_cache_path("saiserve") / "models"
     )
     if parsed["cluster_secrets"] and parsed["cluster_advertise"] is None:
-        parsed["cluster_advertise"] = Address(routable_host(parsed["host"]), parsed["port"])
+        parsed["cluster_advertise"] = Address(routable_host(parsed["hosts"][0]), parsed["port"])
     settings = Settings(**parsed)
     _check(settings, warnings)
     return Settings(**parsed, warnings=tuple(warnings))

@@ -127,6 +127,14 @@ def words(value: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
+def hosts(value: str) -> tuple[str, ...]:
+    """Addresses to listen on, without the brackets that IPv6 ones may have."""
+    found = tuple(word.strip("[]") for word in words(value))
+    if not all(found) or not found or len(set(found)) < len(found):
+        raise SettingsError(f"must be addresses such as 127.0.0.1,::1, each once, not {value!r}")
+    return found
+
+
 def adapters(value: str) -> tuple[AdapterSettings, ...]:
     """LoRA adapters as NAME=PATH or NAME=PATH@SCALE, comma-separated."""
     found: dict[str, AdapterSettings] = {}

@@ -10,6 +10,7 @@ import errno
 import logging
 import socket
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -76,13 +77,12 @@ async def run_http(
         calls={FACTS_CALL: node.tell_facts, RESPONSE_CALL: kept.answer},
     )
     server = HttpServer(port)
-    listener = listen(node.settings)
+    listeners = listen(node.settings)
+    app, config = finish_sends(port), _hypercorn_config(node)
     try:
         async with trio.open_nursery() as nursery:
-            serve = partial(
-                serve_connections, finish_sends(port), _hypercorn_config(node), listener, server.stopping.wait
-            )
-            await nursery.start(serve)
+            for listener in listeners:
+                await nursery.start(partial(serve_connections, app, config, listener, server.stopping.wait))
             task_status.started(server)
     finally:
         server.stopped.set()
@@ -127,25 +127,33 @@ def finish_sends(app: AsgiApp) -> AsgiApp:
     return finishing
 
 
-def listen(settings: Settings) -> socket.socket:
-    """The node's port, open.
+def listen(settings: Settings) -> list[socket.socket]:
+    """The node's port, open on each of its addresses.
 
     Raises:
-        SettingsError: it cannot be had.
+        SettingsError: it cannot be had on one of them.
     """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with ExitStack() as opened:
+        is_alone = len(settings.hosts) == 1
+        listeners = [opened.enter_context(_listen_at(host, settings.port, is_alone)) for host in settings.hosts]
+        opened.pop_all()
+        return listeners
+
+
+def _listen_at(host: str, port: int, is_alone: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if family == socket.AF_INET6:
-            # `::` means every interface of both families, whatever the system's default.
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind((settings.host.strip("[]"), settings.port))
+            # `::` alone means every interface of both families, whatever the system's default; beside 0.0.0.0 its own.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not is_alone))
+        listener.bind((host, port))
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise _port_error(settings, error) from error
+        raise _port_error(host, port, error) from error
     return listener
 
 
@@ -160,14 +168,14 @@ def _hypercorn_config(node: Node) -> hypercorn.config.Config:
     return config
 
 
-def _port_error(settings: Settings, error: OSError) -> SettingsError:
-    where = f"{settings.host} port {settings.port}"
+def _port_error(host: str, port: int, error: OSError) -> SettingsError:
+    where = f"{host} port {port}"
     match error.errno:
         case errno.EADDRINUSE:
             return SettingsError(f"{where} is in use by another program: set PORT, or end the other")
         case errno.EACCES:
             return SettingsError(f"{where} needs more rights: set PORT to one above 1023")
         case errno.EADDRNOTAVAIL:
-            return SettingsError(f"HOST {settings.host} is no address of this machine: set it to one, or to 0.0.0.0")
+            return SettingsError(f"HOST {host} is no address of this machine: set it to one, or to 0.0.0.0")
         case _:
             return SettingsError(f"cannot listen on {where}: {error.strerror}; check HOST and PORT")

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import base64
 import struct
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from saiserve import limits
 from saiserve.api.body import decode, invalid
-from saiserve.api.context import Api, decoded
+from saiserve.api.context import Api, Origin, decoded
+from saiserve.api.embedding_inputs import Given, as_engine_takes, inputs_of
 from saiserve.api.http import Call, Reply, json_reply
+from saiserve.api.prompts import Row
+from saiserve.engines.messages import Embedded
 from saiserve.errors import ApiError, ErrorKind
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
-
 
 class EmbeddingsBody(msgspec.Struct):
     """The body of `POST /v1/embeddings`; fields not listed are ignored. `content` is llama-server's name for `input`."""
 
-    input: str | list[str | TokenId | list[TokenId]] | None = None
-    content: str | list[str | TokenId | list[TokenId]] | None = None
+    input: Given | None = None
+    content: Given | None = None
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
@@ -43,9 +43,7 @@ async def create_embeddings(api: Api, call: Call) -> Reply:
     inputs = inputs_of(body.input if body.input is not None else body.content)
     if body.pooling == "none" and (body.encoding_format != "float" or body.dimensions is not None):
         raise invalid("pooling: none gives lists of whole vectors, without encoding_format and dimensions.", "pooling")
-    embedded = await api.service.embed(
-        model, inputs, request_id=origin.request_id, key_name=call.key_name, pooling=body.pooling or ""
-    )
+    embedded = await _embedded(api, model, inputs, origin, body)
     return json_reply(
         {
             "object": "list",
@@ -65,9 +63,7 @@ async def create_native_embeddings(api: Api, call: Call) -> Reply:
     origin = api.origin(call)
     model = origin.model(body.model)
     inputs = inputs_of(body.content if body.content is not None else body.input)
-    embedded = await api.service.embed(
-        model, inputs, request_id=origin.request_id, key_name=call.key_name, pooling=body.pooling or ""
-    )
+    embedded = await _embedded(api, model, inputs, origin, body)
     shown = [_shown(raw, body, embedded.size) for raw in embedded.vectors]
     return json_reply(
         [
@@ -77,27 +73,16 @@ async def create_native_embeddings(api: Api, call: Call) -> Reply:
     )
 
 
-def inputs_of(given: str | list[Any] | None) -> tuple[str | tuple[int, ...], ...]:
-    """Return the inputs: one string, one array of tokens, or several of either.
-
-    Raises:
-        ApiError: 400 for none, too many, or an empty one.
-    """
-    if given is None:
-        raise invalid("input: this field is required.", "input")
-    if isinstance(given, list) and given and all(isinstance(item, int) for item in given):
-        given = [given]
-    items = [given] if isinstance(given, str) else given
-    if not items or len(items) > limits.EMBEDDING_INPUTS_MAX:
-        raise invalid(f"input: 1 to {limits.EMBEDDING_INPUTS_MAX} inputs are taken.", "input")
-    inputs: list[str | tuple[int, ...]] = []
-    for index, item in enumerate(items):
-        if isinstance(item, int):
-            raise invalid(f"input[{index}]: strings and tokens cannot be mixed in one input.", f"input[{index}]")
-        if not item:
-            raise invalid(f"input[{index}]: must not be empty.", f"input[{index}]")
-        inputs.append(item if isinstance(item, str) else tuple(item))
-    return tuple(inputs)
+async def _embedded(
+    api: Api, model: str, inputs: tuple[str | Row, ...], origin: Origin, body: EmbeddingsBody
+) -> Embedded:
+    return await api.service.embed(
+        model,
+        await as_engine_takes(api, model, inputs, origin),
+        request_id=origin.request_id,
+        key_name=origin.key_name,
+        pooling=body.pooling or "",
+    )
 
 
 def unit_vector(raw: bytes, dimensions: int | None = None) -> NDArray[np.float32]:

@@ -67,13 +67,19 @@ async def with_prompt(api: Api, request: GenerationRequest, prompt: PlainPrompt)
     """Return `request` for this prompt; texts among tokens are made tokens by the model's own tokenizer."""
     if prompt.text is not None:
         return replace(request, prompt_text=prompt.text, prompt_tokens=None)
+    tokens = await row_tokens(api, request.model, prompt.row, like=request)
+    return replace(request, prompt_text=None, prompt_tokens=tokens)
+
+
+async def row_tokens(api: Api, model: str, row: Row, *, like: GenerationRequest | Origin) -> tuple[int, ...]:
+    """Return a row with its texts made tokens; what the model wants in front of a prompt comes before a first text only."""
     tokens: list[int] = []
-    for piece in prompt.row:
+    for piece in row:
         if isinstance(piece, int):
             tokens.append(piece)
         else:
-            tokens += await tokens_of(api, request.model, piece, like=request, is_first=not tokens)
-    return replace(request, prompt_text=None, prompt_tokens=tuple(tokens))
+            tokens += await tokens_of(api, model, piece, like=like, is_first=not tokens)
+    return tuple(tokens)
 
 
 async def tokens_of(

@@ -49,7 +49,16 @@ async def test_base64_is_little_endian_floats():
         {"input": []},
         {"input": ""},
         {"input": ["a", ""]},
-        {"input": [1, "a"]},
+        {"input": [1, ""]},
+        {"input": [1, [2]]},
+        {"input": [1, {"prompt_string": "a"}]},
+        {"input": [[1, "a"] * 65]},
+        {"input": {}},
+        {"input": {"prompt_string": ""}},
+        {"input": {"prompt_string": "a", "multimodal_data": ["iVBO"]}},
+        {"input": {"content": "a"}},
+        {"input": {"content": []}},
+        {"input": {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}},
         {"input": ["a"] * 2049},
         {"input": [-1]},
         {"input": "a", "dimensions": 9},
@@ -62,6 +71,26 @@ async def test_base64_is_little_endian_floats():
 async def test_wrong_embedding_bodies_are_400(body):
     async with serving() as served, served.http() as http:
         assert (await http.post("/v1/embeddings", json={"model": "smol", **body})).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ([1, "ab", 2], ((1, 97, 98, 2),)),
+        (["ab", 1], ((97, 98, 1),)),
+        ([[1, "a"], "b", [3]], ((1, 97), "b", (3,))),
+        ({"prompt_string": "ab"}, ("ab",)),
+        ({"content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}, ("a b",)),
+        (["a", {"prompt_string": "b"}, {"content": [{"type": "text", "text": "c"}]}], ("a", "b", "c")),
+    ],
+)
+@pytest.mark.parametrize("route", ["/v1/embeddings", "/embedding"])
+async def test_texts_tokens_and_objects_become_vectors_in_any_mixture(route, given, taken):
+    service = ScriptedService()
+    async with serving(service) as served, served.http() as http:
+        reply = await http.post(route, json={"model": "smol", "input": given})
+        assert reply.status_code == 200, reply.text
+    assert service.embedded == [taken]
 
 
 async def test_without_pooling_every_token_s_vector_is_shown_as_it_is():

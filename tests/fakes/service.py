@@ -61,6 +61,8 @@ class ScriptedService:
     """How long a request waits before it is accepted."""
     unready_reason: str = ""
     requests: list[GenerationRequest] = field(default_factory=list)
+    embedded: list[tuple[str | tuple[int, ...], ...]] = field(default_factory=list)
+    """What was to become vectors, per request."""
     ended: list[str] = field(default_factory=list)
     """Per request, in the order they ended: `done` or `cancelled`."""
     closed: trio.Event = field(default_factory=trio.Event)
@@ -124,6 +126,7 @@ class ScriptedService:
         """Return vectors that tell the inputs apart: (length, 1, 2). A document's score is minus its distance in length."""
         import struct
 
+        self.embedded.append(inputs)
         if pooling == "rank":
             query, *documents = inputs
             scores = tuple(struct.pack("<f", -abs(len(one) - len(query))) for one in documents)

@@ -1,9 +1,10 @@
-"""A node behind llama-server's command line: SmolLM2 stands for every model of a hub.
+"""A node behind llama-server's command line: SmolLM2 stands for every model of a hub, a tiny ranker for every ranker.
 
 Flags that are settings of a node become settings. The rest is what llama-server does and a node does not, and is done
 here, in front of the node's application: any model name means the one model, `--temp`, `--seed` and `--n-predict` fill
 fields that a request leaves out, no `--api-key` means no key, `--no-slots` and a missing `--metrics` switch their routes off, and
-`/health` answers once the model is loaded. Nothing the node answers is changed.
+`/health` answers once the model is loaded. Nothing the node answers is changed, but that header names are written with
+capitals: they mean the same in any case (RFC 9110 §5.1), and the tests read them in a dictionary that minds it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from saiserve.app import AsgiApp
 from saiserve.config import load_settings
 from saiserve.errors import ApiError, ErrorKind
 from saiserve.models.catalog import Catalog, CatalogEntry, builtin_catalog
+from tests.fixtures.vector_models import qwen3_ranker
 
 MODEL = "smollm2-135m"
 KEY = "key-of-a-server-without-keys"
@@ -31,7 +33,7 @@ CONTEXT_DEFAULT = 8192
 LANES_DEFAULT = 4
 IGNORED_WITH_VALUE = (
     "--hf-repo", "--hf-file", "--model-url", "--model-draft", "--models-dir", "--models-max", "--models-preset",
-    "--batch-size", "--ubatch-size", "--n-gpu-layers", "--pooling", "-ctk", "-ctv", "-fa", "--slot-save-path",
+    "--batch-size", "--ubatch-size", "--n-gpu-layers", "-ctk", "-ctv", "-fa", "--slot-save-path",
     "--grp-attn-n", "--grp-attn-w", "--lora", "--spec-type", "--spec-draft-n-max", "--spec-draft-n-min",
     "--spec-synth-len", "--spec-synth-rates", "--mmproj-url", "--media-path", "--sleep-idle-seconds",
     "--tools-runtime", "--mcp-servers-config", "--mcp-servers-json", "--reasoning-format",
@@ -69,6 +71,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     for flag in ("--model", "--alias", "--tags", "--api-key", "--chat-template", "--chat-template-file"):
         parser.add_argument(flag, default="")
     parser.add_argument("--cors-origins", default="")
+    parser.add_argument("--pooling", choices=("none", "mean", "cls", "last", "rank"))
     parser.add_argument("--tools", default="")
     parser.add_argument("--reasoning", default="auto", choices=("on", "off", "auto"))
     parser.add_argument("--temp", type=float)
@@ -95,6 +98,10 @@ def entries_of(flags: argparse.Namespace, folder: Path) -> tuple[CatalogEntry, .
         Path(template).write_text(NAMED_TEMPLATES.get(flags.chat_template, flags.chat_template), "utf-8")
     tags = frozenset(filter(None, flags.tags.split(",")))
     name = names[0] if names else "model"
+    if flags.reranking:
+        # A node refuses to rank with a model that has no head for it; here is one, of random weights.
+        qwen3_ranker(folder / "ranker.gguf")
+        return (CatalogEntry(name, f"path:{folder / 'ranker.gguf'}"),)
     return (
         replace(
             entry,
@@ -146,7 +153,7 @@ class FrontOfNode:
             error = ApiError(ErrorKind.NOT_SUPPORTED, f"This server was started without {path}.")
             await send_reply(send, Reply(error_body(error, ErrorStyle.LLAMA), error.row.status))
             return
-        scope = dict(scope)
+        scope, send = dict(scope), _with_capitals(send)
         if path == "/health":
             scope["path"], scope["raw_path"] = "/ready", b"/ready"
         if not self.flags.api_key:
@@ -179,6 +186,8 @@ class FrontOfNode:
         elif not path.endswith("embeddings") and not {"max_tokens", "max_completion_tokens", "n_predict"} & set(body):
             name = "max_tokens" if path.endswith("chat/completions") or path.startswith("/v1") else "n_predict"
             fill[name] = flags.n_predict if flags.n_predict is not None else -1
+        if path.endswith(("embedding", "embeddings")):
+            fill["pooling"] = flags.pooling
         if path.endswith("chat/completions"):
             fill["verbose"] = flags.verbose
         if flags.reasoning != "auto" and "messages" in body:
@@ -187,6 +196,17 @@ class FrontOfNode:
             if value is not None:
                 body.setdefault(name, value)
         return json.dumps(body).encode()
+
+
+def _with_capitals(send: Send) -> Send:
+    """Return a `send` that writes header names as llama-server does."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [(name.title(), value) for name, value in message["headers"]]}
+        await send(message)
+
+    return sending
 
 
 async def _whole(receive: Receive) -> bytes:

@@ -13,7 +13,8 @@ from saiserve.api.body import decode
 from saiserve.api.chat_request import decode_chat
 from saiserve.api.completions import decode_completion
 from saiserve.api.context import Origin
-from saiserve.api.embeddings import EmbeddingsBody, inputs_of
+from saiserve.api.embedding_inputs import inputs_of
+from saiserve.api.embeddings import EmbeddingsBody
 from saiserve.api.messages_request import decode_count, decode_messages
 from saiserve.api.responses_request import decode_response
 from saiserve.errors import ApiError, ErrorKind

@@ -23,11 +23,47 @@ def taken_port() -> Iterator[socket.socket]:
         yield taken
 
 
-def test_the_port_is_open_for_connections() -> None:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with listen(settings("127.0.0.1", port)) as listener, socket.create_connection(listener.getsockname(), timeout=5):
+        return int(free.getsockname()[1])
+
+
+def test_the_port_is_open_for_connections() -> None:
+    (listener,) = listen(settings("127.0.0.1", free_port()))
+    with listener, socket.create_connection(listener.getsockname(), timeout=5):
         pass
+
+
+def test_the_port_is_open_on_every_address() -> None:
+    port = free_port()
+    listeners = listen(settings("127.0.0.1, 127.0.0.2", port))
+    assert [listener.getsockname() for listener in listeners] == [("127.0.0.1", port), ("127.0.0.2", port)]
+    for listener in listeners:
+        with listener, socket.create_connection(listener.getsockname(), timeout=5):
+            pass
+
+
+def test_both_families_may_be_named_whole() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    for listener in listen(settings("0.0.0.0,::", free_port())):
+        listener.close()
+
+
+def test_an_address_that_cannot_be_had_leaves_none_open(taken_port: socket.socket) -> None:
+    port = taken_port.getsockname()[1]
+    with pytest.raises(SettingsError, match=f"127.0.0.1 port {port} is in use"):
+        listen(settings("127.0.0.2,127.0.0.1", port))
+    for listener in listen(settings("127.0.0.2", port)):
+        listener.close()
+
+
+@pytest.mark.parametrize("host", [",", "127.0.0.1,127.0.0.1", "[]"])
+def test_addresses_that_are_none_are_refused(host: str) -> None:
+    with pytest.raises(SettingsError, match=r"HOST .* each once"):
+        settings(host, 50_000)
 
 
 def test_a_node_on_a_taken_port_ends_with_one_sentence(
