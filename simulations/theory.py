@@ -62,6 +62,24 @@ def infected(n: int, periods: float) -> float:
     return n / (1 + (n - 1) * math.exp(-(2 - 1 / n) * periods))
 
 
+def infected_at(n: int, share: float) -> float:
+    """Periods after which a share (between 0 and 1) of `n` members knows, by the curve of `infected`."""
+    return (math.log(n - 1) + math.log(share / (1 - share))) / (2 - 1 / n)
+
+
+EULER = 0.5772156649015329
+
+
+def infection_delay(n: int) -> float:
+    """Mean periods by which a spread that begins with one member is behind the logistic curve: γ/(2 − 1/n).
+
+    The curve is that of expectations. While few know, their number is a pure birth process of rate β = 2 − 1/n: it
+    grows as W·e^{βt} with W exponential of mean 1 (Yule), so the time of each level is later by −ln(W)/β, whose mean
+    is γ/β with Euler's constant.
+    """
+    return EULER / (2 - 1 / n)
+
+
 def retransmit_limit(n: int, mult: int) -> int:
     """Times each update is sent: mult · ⌈log₁₀(n + 1)⌉ (memberlist's form of SWIM's λ log n)."""
     return mult * math.ceil(math.log10(n + 1))
@@ -80,6 +98,21 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
         return mean, math.inf
     variance = sum((value - mean) ** 2 for value in values) / (n - 1)
     return mean, math.sqrt(variance / n)
+
+
+def trend(x: list[float], y: list[float], errors: list[float]) -> tuple[float, float]:
+    """How much a straight line through (x, y ± error) rises from the least x to the greatest, and its standard error.
+
+    Weighted least squares with known errors, all above zero; (0, 0) where there are fewer than two different x.
+    """
+    weights = [1 / error**2 for error in errors]
+    centre = sum(w * a for w, a in zip(weights, x, strict=True)) / sum(weights)
+    spread = sum(w * (a - centre) ** 2 for w, a in zip(weights, x, strict=True))
+    span = max(x) - min(x)
+    if not span:
+        return 0.0, 0.0
+    slope = sum(w * (a - centre) * b for w, a, b in zip(weights, x, y, strict=True)) / spread
+    return slope * span, span / math.sqrt(spread)
 
 
 def quantile(values: list[float], q: float) -> float:
