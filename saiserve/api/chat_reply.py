@@ -136,7 +136,9 @@ class ChatStreamEncoder:
         timings = self._watch.token(self._clock(), event) if self._timings_per_token else None
         if not event.text and not event.logprobs:
             return b""
-        return self._delta(event.choice, {"content": event.text}, logprobs=event.logprobs, timings=timings)
+        # Tokens without text may end an answer; a delta with empty content would read as the beginning of one.
+        delta = {"content": event.text} if event.text else {}
+        return self._delta(event.choice, delta, logprobs=event.logprobs, timings=timings)
 
     def _progress(self, event: PromptProgress) -> bytes:
         now = self._clock()

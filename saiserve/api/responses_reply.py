@@ -78,7 +78,7 @@ class ResponseEncoder:
                 self._watch.started(event.prompt_tokens, event.cached_tokens)
             case PromptProgress():
                 return opening + self._progress(event)
-            case TextDelta() if event.text or event.logprobs:
+            case TextDelta() if event.text or (event.logprobs and self._kind == "message"):
                 return opening + self._add_text(event)
             case ReasoningDelta() if event.text:
                 return opening + self._add_reasoning(event.text)

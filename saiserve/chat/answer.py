@@ -24,8 +24,9 @@ _KINDS: dict[FinishReason, StopKind] = {
 class ChoiceText:
     """Turns the tokens of choice `choice` into its events.
 
-    A log-probability goes out with the first text that reaches the end of its token; those of tokens that begin at or
-    after a stop string are dropped with the text. With `marks` the watch for stop strings begins behind the reasoning.
+    A log-probability goes out with the text that reaches the end of its token, so that the text between two of them is
+    the later one's; a token without text goes with the next. Those of tokens that begin at or after a stop string are
+    dropped with the text. With `marks` the watch for stop strings begins behind the reasoning.
     """
 
     def __init__(self, choice: int, stops: tuple[str, ...] = (), marks: ReasoningMarks | None = None) -> None:
@@ -49,19 +50,21 @@ class ChoiceText:
         """The text these tokens make showable."""
         if self.stopped:
             return []
-        self._tokens += message.ids
         entries = message.logprobs or ()
-        pieces = [entry.piece for entry in entries] or [message.data]
+        if not entries:
+            self._tokens += message.ids
+            return self._show(self._watch(self._decode(message.data)))
+        pieces = [entry.piece for entry in entries]
         if b"".join(pieces) != message.data:
             pieces = [*(b"" for _ in pieces[1:]), message.data]
-        text = ""
-        for index, piece in enumerate(pieces):
+        deltas: list[TextDelta] = []
+        for entry, piece in zip(entries, pieces, strict=True):
+            self._tokens.append(entry.token)
             start = self._decoded
-            text += self._decode(piece)
-            if entries:
-                end = self._decoded + bool(self._utf8.pending)
-                self._logprobs.append((start, end, entries[index]))
-        return self._show(self._watch(text))
+            text = self._decode(piece)
+            self._logprobs.append((start, self._decoded + bool(self._utf8.pending), entry))
+            deltas += self._show(self._watch(text))
+        return deltas
 
     def finish(self, reason: FinishReason, stop_string: str | None = None) -> list[TextDelta | ChoiceFinished]:
         """Text held back until now, then the end. A stop string found here outranks the engine's reason."""
@@ -91,6 +94,8 @@ class ChoiceText:
 
     def _show(self, text: str, *, is_end: bool = False) -> list[TextDelta]:
         self._shown += len(text)
+        if not text and not is_end:
+            return []
         ready: list[TokenLogprob] = []
         while self._logprobs and self._is_due(*self._logprobs[0][:2], is_end=is_end):
             ready.append(self._logprobs.popleft()[2])

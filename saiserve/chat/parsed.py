@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from saiserve.chat.call_pieces import CallArguments, CallBegun, ParsedCall, Piece
+from saiserve.chat.content_logprobs import ContentLogprobs
 from saiserve.chat.events import (
     AnswerEvent,
     ChoiceFinished,
@@ -19,7 +20,6 @@ from saiserve.chat.events import (
 from saiserve.chat.reasoning import ReasoningSplitter
 from saiserve.chat.request import Tool
 from saiserve.chat.tool_parser import ToolCallParser
-from saiserve.engines.messages import TokenLogprob
 
 
 @dataclass(slots=True)
@@ -28,8 +28,13 @@ class _Choice:
     parser: ToolCallParser | None
     calls: int = 0
     reasoning_tokens: int = 0
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: ContentLogprobs = field(default_factory=ContentLogprobs)
     tokens: list[int] = field(default_factory=list)
+
+    @property
+    def held(self) -> int:
+        """Characters of the answer that the parser of calls holds back."""
+        return self.parser.held if self.parser is not None else 0
 
 
 class AnswerParser:
@@ -72,7 +77,7 @@ class AnswerParser:
 
     def _text(self, event: TextDelta) -> list[AnswerEvent]:
         choice = self._choices[event.choice]
-        choice.logprobs += event.logprobs or ()
+        choice.logprobs.add(event.text, event.logprobs)
         choice.tokens += event.tokens
         events: list[AnswerEvent] = []
         text = event.text
@@ -84,22 +89,26 @@ class AnswerParser:
             if split.reasoning:
                 events.append(ReasoningDelta(event.choice, split.reasoning))
             text = split.text
+            if choice.splitter.is_undecided:
+                return events
+            choice.logprobs.skip(len(text) + choice.held)
         pieces: list[Piece] = [text] if choice.parser is None else choice.parser.feed(text)
-        return events + self._events(event.choice, pieces, keep_logprobs=choice.parser is None)
+        return events + self._events(event.choice, pieces)
 
-    def _events(self, index: int, pieces: list[Piece], *, keep_logprobs: bool) -> list[AnswerEvent]:
+    def _events(self, index: int, pieces: list[Piece], *, is_end: bool = False) -> list[AnswerEvent]:
         choice = self._choices[index]
         events: list[AnswerEvent] = []
-        for piece in pieces:
+        entries = choice.logprobs.settle(pieces, 0 if is_end else choice.held)
+        for piece, logprobs in zip(pieces, entries, strict=True):
             if isinstance(piece, ParsedCall):
                 events += [self._begin(index, piece.name), self._arguments(index, piece.arguments)]
             elif isinstance(piece, CallBegun):
                 events.append(self._begin(index, piece.name))
             elif isinstance(piece, CallArguments):
                 events.append(self._arguments(index, piece.text))
-            elif piece or (keep_logprobs and choice.logprobs):
-                events.append(TextDelta(index, piece, tuple(choice.logprobs) or None, tokens=tuple(choice.tokens)))
-                choice.logprobs, choice.tokens = [], []
+            elif piece:
+                events.append(TextDelta(index, piece, logprobs or None, tokens=tuple(choice.tokens)))
+                choice.tokens = []
         return events
 
     def _begin(self, index: int, flat_name: str) -> ToolCallStarted:
@@ -127,7 +136,7 @@ class AnswerParser:
             pieces = [piece for text in pieces if isinstance(text, str) for piece in choice.parser.feed(text)]
             was_inside = choice.parser.is_inside
             pieces += choice.parser.finish(is_cut=event.kind is StopKind.LENGTH)
-        events += self._events(event.choice, pieces, keep_logprobs=choice.parser is None)
+        events += self._events(event.choice, pieces, is_end=True)
         return [*events, self._end(event, called=choice.calls > 0, was_inside=was_inside)]
 
     def _end(self, event: ChoiceFinished, *, called: bool, was_inside: bool) -> ChoiceFinished:

@@ -67,6 +67,13 @@ class ToolCallParser:
         return self._keep(self._feed_marked())
 
     @property
+    def held(self) -> int:
+        """How many of the last characters fed are neither text nor part of a call yet."""
+        if self._unmarked is not None:
+            return self._unmarked.held
+        return len(self._held) + (len(self._opened) if self._state is _State.CALL and not self._in_array else 0)
+
+    @property
     def is_inside(self) -> bool:
         """Whether a call has begun and not ended."""
         if self._unmarked is not None:

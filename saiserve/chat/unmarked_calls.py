@@ -60,6 +60,11 @@ class UnmarkedCalls:
         }
 
     @property
+    def held(self) -> int:
+        """How many of the last characters fed are neither text nor part of a call yet."""
+        return len(self._held)
+
+    @property
     def is_inside(self) -> bool:
         """Whether a call has begun and not ended."""
         return self._at is _At.ARGUMENTS

@@ -21,6 +21,7 @@ from saiserve.chat.events import (
     ToolCallStarted,
     Usage,
 )
+from saiserve.engines.messages import TokenLogprob
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 SOME_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
@@ -39,7 +40,40 @@ def arguments(draw: st.DrawFn) -> list[str]:
 
 
 @st.composite
-def choice_events(draw: st.DrawFn, choice: int, *, text_only: bool = False) -> list[AnswerEvent]:
+def texts(draw: st.DrawFn, choice: int, pieces: list[str], *, logprobs: bool) -> list[AnswerEvent]:
+    """Pieces of text; with `logprobs` their tokens, which add up to it, each with the piece that its end is in.
+
+    Tokens end inside characters, a piece may end inside a token, and the last ones may have no text.
+    """
+    events: list[AnswerEvent] = []
+    unsaid = b""
+    for at, piece in enumerate(pieces):
+        ids = draw(st.lists(st.integers(0, 9), max_size=2).map(tuple))
+        unsaid += piece.encode()
+        entries: tuple[TokenLogprob, ...] | None = None
+        if logprobs and (at == len(pieces) - 1 or draw(st.booleans())):
+            entries, unsaid = draw(tokens_of(unsaid)), b""
+        events.append(TextDelta(choice, piece, entries, tokens=ids))
+    if logprobs and draw(st.integers(0, 4)) == 0:
+        events.append(TextDelta(choice, "", (TokenLogprob(9, b"", -1.0),), tokens=(9,)))
+    return events
+
+
+@st.composite
+def tokens_of(draw: st.DrawFn, data: bytes) -> tuple[TokenLogprob, ...]:
+    """The tokens that these bytes are."""
+    cuts = sorted({0, len(data), *draw(st.lists(st.integers(0, len(data)), max_size=2))})
+    values = st.floats(-20, 0)
+    top = st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=3), values), max_size=2).map(tuple)
+    return tuple(
+        TokenLogprob(draw(st.integers(0, 9)), data[start:end], draw(values), draw(top)) for start, end in pairwise(cuts)
+    )
+
+
+@st.composite
+def choice_events(
+    draw: st.DrawFn, choice: int, *, text_only: bool = False, logprobs: bool = False
+) -> list[AnswerEvent]:
     """Events of one choice: pieces of text, reasoning and calls in any order, then its end."""
     events: list[AnswerEvent] = []
     calls = 0
@@ -51,8 +85,7 @@ def choice_events(draw: st.DrawFn, choice: int, *, text_only: bool = False) -> l
             events += [ToolCallDelta(choice, calls, piece) for piece in pieces]
             calls += 1
         elif kind == "text":
-            tokens = draw(st.lists(st.integers(0, 9), max_size=2).map(tuple))
-            events += [TextDelta(choice, piece, tokens=tokens) for piece in pieces]
+            events += draw(texts(choice, pieces, logprobs=logprobs))
         else:
             events += [ReasoningDelta(choice, piece) for piece in pieces]
     kinds_of_end = [StopKind.LENGTH, StopKind.STOP_STRING, StopKind.TOOL_CALLS if calls else StopKind.END]
@@ -64,9 +97,10 @@ def choice_events(draw: st.DrawFn, choice: int, *, text_only: bool = False) -> l
 
 @st.composite
 def answers(draw: st.DrawFn, *, choices_max: int = 3, text_only: bool = False) -> tuple[int, list[AnswerEvent]]:
-    """Return the number of choices and all events, the choices' interleaved at random."""
+    """Return the number of choices and all events, the choices' interleaved at random; half of them with logprobs."""
     choices = draw(st.integers(1, choices_max))
-    queues = [draw(choice_events(choice, text_only=text_only)) for choice in range(choices)]
+    logprobs = draw(st.booleans())
+    queues = [draw(choice_events(choice, text_only=text_only, logprobs=logprobs)) for choice in range(choices)]
     prompt = draw(st.integers(0, 10_000))
     cached = draw(st.integers(0, prompt))
     events: list[AnswerEvent] = [Started(prompt, cached)]
@@ -86,6 +120,12 @@ def gathered(choices: int, events: list[AnswerEvent]) -> GatheredAnswer:
     for event in events:
         answer.add(event)
     return answer
+
+
+def logprobs_in_order(events: list[AnswerEvent], choice: int = 0) -> list[TokenLogprob]:
+    """All log-probabilities of a choice."""
+    deltas = [event for event in events if isinstance(event, TextDelta) and event.choice == choice]
+    return [entry for delta in deltas for entry in delta.logprobs or ()]
 
 
 def parts_in_order(events: list[AnswerEvent], choice: int = 0) -> list[tuple[str, Any]]:

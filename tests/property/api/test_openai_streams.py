@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 from hypothesis import given, settings
@@ -16,7 +17,7 @@ from saiserve.api.completions import CompletionCollector, CompletionStreamEncode
 from saiserve.api.openai_common import FINISH_REASONS
 from saiserve.chat.events import AnswerFailed
 from saiserve.errors import ApiError, ErrorKind
-from tests.property.api.events import answers, gathered, server_sent
+from tests.property.api.events import answers, gathered, logprobs_in_order, server_sent
 
 
 def chat_stream(choices, events, usage=True):
@@ -26,6 +27,21 @@ def chat_stream(choices, events, usage=True):
 
 def encode(encoder, events):
     return server_sent(b"".join(encoder.encode(event) + encoder.keepalive() for event in events))
+
+
+def said_tokens(choice):
+    """The tokens of a chat choice's content: their bytes, log-probabilities and alternatives."""
+    entries = choice.logprobs.content if choice.logprobs is not None else None
+    return [
+        (bytes(e.bytes), e.logprob, [(bytes(other.bytes), other.logprob) for other in e.top_logprobs])
+        for e in entries or []
+    ]
+
+
+def tokens_of(events, choice):
+    """The same of the events."""
+    entries = logprobs_in_order(events, choice)
+    return [(e.piece, e.logprob, [(piece, logprob) for _, piece, logprob in e.top]) for e in entries]
 
 
 @settings(max_examples=40)
@@ -47,6 +63,10 @@ def test_the_chat_accumulator_rebuilds_every_choice(answer):
         calls = [(c.id, c.function.name, c.function.arguments, c.type) for c in rebuilt.message.tool_calls or []]
         assert calls == [(c.id, c.name, c.arguments or "{}", "function") for c in wanted.calls]
         assert rebuilt.finish_reason == FINISH_REASONS[wanted.finish]
+    for index, rebuilt in enumerate(final.choices):
+        assert said_tokens(rebuilt) == tokens_of(events, index)
+        if tokens_of(events, index):
+            assert b"".join(data for data, _, _ in said_tokens(rebuilt)).decode() == (rebuilt.message.content or "")
     assert final.usage.prompt_tokens == expected.usage.prompt_tokens
     assert final.usage.total_tokens == expected.usage.prompt_tokens + expected.usage.completion_tokens
 
@@ -88,6 +108,7 @@ def test_the_whole_chat_reply_says_what_the_stream_says(answer):
         assert "logprobs" in body
         assert (choice.message.content or "") == wanted.text
         assert [c.id for c in choice.message.tool_calls or []] == [c.id for c in wanted.calls]
+        assert said_tokens(choice) == tokens_of(events, choice.index)
 
 
 @settings(max_examples=40)
@@ -117,4 +138,17 @@ def test_text_completions_add_up(answer):
         own = [c.choices[0] for c in parsed if c.choices and c.choices[0].index == choice]
         assert "".join(piece.text for piece in own) == whole.choices[choice].text
         assert [piece.finish_reason for piece in own if piece.finish_reason] == [whole.choices[choice].finish_reason]
+        streamed = [piece.logprobs for piece in own if piece.logprobs is not None]
+        object_of_all = whole.choices[choice].logprobs
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            joined = [value for logprobs in streamed for value in getattr(logprobs, name)]
+            assert joined == (getattr(object_of_all, name) if object_of_all is not None else [])
+        entries = logprobs_in_order(events, choice)
+        if object_of_all is not None:
+            assert object_of_all.token_logprobs == [entry.logprob for entry in entries]
+            assert (
+                object_of_all.text_offset == list(itertools.accumulate(map(len, object_of_all.tokens), initial=0))[:-1]
+            )
+        else:
+            assert not entries
     assert parsed[-1].usage.completion_tokens == whole.usage.completion_tokens

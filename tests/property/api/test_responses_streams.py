@@ -14,7 +14,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from saiserve.api.responses_reply import ResponseCollector, ResponseEncoder
 from saiserve.chat.events import AnswerFailed, StopKind
 from saiserve.errors import ApiError, ErrorKind
-from tests.property.api.events import answers, gathered, parts_in_order, server_sent
+from tests.property.api.events import answers, gathered, logprobs_in_order, parts_in_order, server_sent
 
 ECHO = {"model": "m", "tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
 
@@ -67,6 +67,14 @@ def test_the_accumulator_rebuilds_every_item(answer, summarise):
         assert state._completed_response.output_text == expected.text
     assert final.output_text == expected.text
     assert items(final, summarise=summarise) == items_of(events)
+    has_logprobs = bool(logprobs_in_order(events))
+    for item in final.output:
+        if item.type == "message":
+            (part,) = item.content
+            tokens = [bytes(entry.bytes) for entry in part.logprobs]
+            assert b"".join(tokens).decode() == (part.text if has_logprobs else "")
+            deltas = [b for b in bodies if b["type"] == "response.output_text.delta" and b["item_id"] == item.id]
+            assert [bytes(entry["bytes"]) for delta in deltas for entry in delta["logprobs"]] == tokens
 
 
 @settings(max_examples=40)

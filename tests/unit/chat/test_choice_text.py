@@ -28,7 +28,7 @@ def test_half_a_character_waits_and_its_logprob_with_it() -> None:
 def test_logprobs_of_held_text_come_with_it_and_those_behind_a_stop_string_never() -> None:
     choice = ChoiceText(0, ("STOP",))
     assert choice.tokens(tokens(b"ok ", b"ST", logprobs=True)) == [
-        TextDelta(0, "ok ", (TokenLogprob(0, b"ok ", -0.1),), tokens=(0, 1))
+        TextDelta(0, "ok ", (TokenLogprob(0, b"ok ", -0.1),), tokens=(0,))
     ]
     assert choice.tokens(tokens(b"OP", b"more", logprobs=True, first=2)) == []
     assert choice.stopped
@@ -51,8 +51,19 @@ def test_logprobs_without_bytes_of_their_own_still_come_out() -> None:
     entries = (TokenLogprob(1, b"", -1.0), TokenLogprob(2, b"?", -1.0))
     (delta,) = choice.tokens(Tokens("a", (1, 2), b"whole", entries))
     assert (delta.text, delta.logprobs) == ("whole", entries)
-    (last,) = choice.tokens(Tokens("a", (3,), b"", (TokenLogprob(3, b"", -1.0),)))
-    assert last == TextDelta(0, "", (TokenLogprob(3, b"", -1.0),), tokens=(3,))
+    empty = TokenLogprob(3, b"", -1.0)
+    assert choice.tokens(Tokens("a", (3,), b"", (empty,))) == [], "no text is no delta"
+    assert choice.finish(FinishReason.STOP)[0] == TextDelta(0, "", (empty,), tokens=(3,))
+
+
+def test_each_tokens_text_comes_with_its_logprob() -> None:
+    deltas = ChoiceText(0).tokens(tokens(b"a", b"", b"bc", b"d", logprobs=True))
+    assert [(delta.text, [entry.token for entry in delta.logprobs or ()]) for delta in deltas] == [
+        ("a", [0]),
+        ("bc", [1, 2]),
+        ("d", [3]),
+    ]
+    assert [delta.tokens for delta in deltas] == [(0,), (1, 2), (3,)]
 
 
 @given(
@@ -70,6 +81,7 @@ def test_without_a_stop_every_logprob_comes_once_in_order(pieces: list[bytes], g
     shown = [entry.token for delta in deltas for entry in delta.logprobs or ()]
     text = "".join(delta.text for delta in deltas)
     whole = b"".join(pieces).decode("utf-8", "replace")
+    assert all(delta.text for delta in deltas[:-1])
     if choice.stopped:
         assert whole.startswith(text)
         assert shown == list(range(len(shown)))
