@@ -39,7 +39,8 @@ async def test_base64_is_little_endian_floats():
     async with serving() as served, served.http() as http:
         body = {"model": "smol", "input": "abc", "encoding_format": "base64"}
         data = (await http.post("/v1/embeddings", json=body)).json()["data"][0]["embedding"]
-        assert len(struct.unpack("<3f", base64.b64decode(data))) == 3
+    # The service's vector of a text of three characters is (3, 1, 2).
+    assert struct.unpack("<3f", base64.b64decode(data)) == pytest.approx([n / math.sqrt(14) for n in (3, 1, 2)])
 
 
 @pytest.mark.parametrize(
