@@ -24,6 +24,8 @@ FEW_MAX = 64
 PACKED_SORT_MIN = 1_000
 MIROSTAT_ESTIMATE = 100
 """Candidates from which mirostat 1 estimates the distribution's shape."""
+SHARE_MIN = 1e-300
+"""Smaller shares count as this one, whose logarithm is finite."""
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -35,8 +37,10 @@ def above(values: Floats, floor: float) -> Ids:
 
 
 def within(logits: Floats, peak: float, reach: float) -> tuple[Ids, Floats]:
-    """Candidates no further than `reach` below the best, best first; equals by id."""
+    """Candidates no further than `reach` below the best, best first; equals by id. The best at least."""
     ids = above(logits, peak - reach)
+    if len(ids) == 0:  # a reach too small to tell from so great a peak
+        ids = (logits >= np.float32(peak)).nonzero()[0]
     ids = _by_rank(ids, logits[ids])
     return ids, logits[ids]
 
@@ -100,7 +104,10 @@ def nucleus(logits: Floats, peak: float, mass: float) -> tuple[Ids, Floats]:
 
 
 def draw_from_all(logits: Floats, peak: float, temperature: float, chance: float) -> int:
-    """From the whole vocabulary by id: the near candidates first, then all others."""
+    """From the whole vocabulary by id: the near candidates first, then all others.
+
+    `temperature` must be one that single precision can divide by.
+    """
     weights = np.exp((logits - peak) / np.float32(temperature))
     ids = above(weights, math.exp(-REACHES[0]))
     near = weights[ids].astype(np.float64).cumsum()
@@ -158,7 +165,7 @@ def count_at_least(descending: Floats, floor: float) -> int:
 def typical(values: Floats, mass: float) -> Ids:
     """Indices kept by locally typical sampling (Meister et al. 2023), ascending."""
     shares = softmax(values)
-    surprise = -np.log(np.maximum(shares, 1e-300))
+    surprise = -np.log(np.maximum(shares, SHARE_MIN))
     distance = np.abs(surprise - float((shares * surprise).sum()))
     order = np.argsort(distance, kind="stable")
     count = int(shares[order].cumsum().searchsorted(mass)) + 1
@@ -172,14 +179,15 @@ def xtc_dropped(values: Floats, threshold: float) -> int:
 
 def mirostat_count(shares: NDArray[np.float64], mu: float, vocabulary_size: int) -> int:
     """How many candidates mirostat 1 keeps, from a Zipf exponent fitted to the best ones."""
-    fitted = shares[:MIROSTAT_ESTIMATE]
+    fitted = np.maximum(shares[:MIROSTAT_ESTIMATE], SHARE_MIN)
     if len(fitted) < 2:
         return 1
     ranks = np.log(np.arange(2, len(fitted) + 1) / np.arange(1, len(fitted)))
-    falls = np.log(fitted[:-1] / np.maximum(fitted[1:], 1e-300))
+    falls = np.log(fitted[:-1] / fitted[1:])
     exponent = float((ranks * falls).sum() / (ranks * ranks).sum())
     excess = exponent - 1.0
     if abs(excess) < 1e-6 or exponent <= 0:
         return len(shares)
-    count = ((excess * 2.0**mu) / (1.0 - float(vocabulary_size) ** -excess)) ** (1.0 / exponent)
-    return int(min(max(1.0, count), len(shares)))
+    # In logarithms: the count itself is beyond any number where the shares are nearly alike or `mu` is large.
+    bits = (math.log2(excess / (1.0 - float(vocabulary_size) ** -excess)) + mu) / exponent
+    return len(shares) if bits >= math.log2(len(shares)) else max(1, int(2.0**bits))

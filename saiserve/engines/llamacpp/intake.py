@@ -10,7 +10,7 @@ from typing import NamedTuple
 from saiserve.engines.llamacpp.adapters import Adapters
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler, ConstraintError, Matcher
 from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, PromptTokens
-from saiserve.engines.llamacpp.sampler import sampling_fault
+from saiserve.engines.llamacpp.sampling_bounds import sampling_fault
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
 from saiserve.engines.messages import Count, Generate, RefusalReason
 

@@ -16,6 +16,8 @@ from saiserve.engines.messages import Sampling
 
 DRY_MATCH_MAX = 64
 """Longest repeated phrase that is measured, in tokens; base^64 is beyond any logit."""
+DRY_PENALTY_MAX = 1e6
+"""Beyond any logit."""
 
 
 class Penalties:
@@ -65,7 +67,8 @@ class Penalties:
         limit = self._since_breaker(newest_first)
         for token, length in repeated_continuations(newest_first, limit).items():
             if length >= sampling.dry_allowed_length and not self._is_breaker(token):
-                logits[token] -= sampling.dry_multiplier * sampling.dry_base ** (length - sampling.dry_allowed_length)
+                growth = sampling.dry_base ** (length - sampling.dry_allowed_length)
+                logits[token] -= min(sampling.dry_multiplier * growth, DRY_PENALTY_MAX)
 
     def _since_breaker(self, newest_first: NDArray[np.int64]) -> int:
         """How many of the newest tokens come after the last breaker."""

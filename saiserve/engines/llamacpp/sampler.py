@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from saiserve.engines.llamacpp.candidates import (
     FEW_MAX,
+    SHARE_MIN,
     Best,
     Floats,
     Ids,
@@ -32,11 +33,10 @@ from saiserve.engines.llamacpp.candidates import (
 )
 from saiserve.engines.llamacpp.draws import uniform
 from saiserve.engines.llamacpp.penalties import Penalties
+from saiserve.engines.llamacpp.sampling_bounds import settled
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
 from saiserve.engines.messages import Sampling, TokenLogprob
 
-LOGIT_BIAS_MAX = 100.0
-TOP_LOGPROBS_MAX = 20
 DRAW_TOKEN, DRAW_XTC = 0, 1
 
 
@@ -52,36 +52,13 @@ class Drawn:
     logprob: TokenLogprob | None = None
 
 
-def sampling_fault(sampling: Sampling, vocabulary_size: int) -> str | None:
-    """What is wrong with a request's sampling values; None when nothing is."""
-    numbers = [
-        sampling.temperature, sampling.top_p, sampling.min_p, sampling.typical_p, sampling.repeat_penalty,
-        sampling.frequency_penalty, sampling.presence_penalty, sampling.dry_multiplier, sampling.dry_base,
-        sampling.xtc_probability, sampling.xtc_threshold, sampling.mirostat_tau, sampling.mirostat_eta,
-    ]  # fmt: skip
-    if not all(map(math.isfinite, numbers)):
-        return "a sampling value is not a finite number"
-    if sampling.repeat_penalty <= 0:
-        return "repeat_penalty must be above 0"
-    if sampling.logprobs is not None and not 0 <= sampling.logprobs <= TOP_LOGPROBS_MAX:
-        return f"logprobs must be 0 to {TOP_LOGPROBS_MAX}"
-    if sampling.mirostat not in (0, 1, 2):
-        return "mirostat must be 0, 1 or 2"
-    for token, bias in sampling.logit_bias:
-        if not 0 <= token < vocabulary_size:
-            return f"logit_bias names token {token}; this model has tokens 0 to {vocabulary_size - 1}"
-        if not math.isfinite(bias) or abs(bias) > LOGIT_BIAS_MAX:
-            return f"logit_bias of token {token} is {bias}; it must be -100 to 100"
-    return None
-
-
 class Sampler:
     """The sampling state of one answer."""
 
     def __init__(
         self, sampling: Sampling, vocabulary: Vocabulary, prompt: tuple[int, ...], answer: tuple[int, ...]
     ) -> None:
-        self._sampling = sampling
+        self._sampling = sampling = settled(sampling)
         self._vocabulary = vocabulary
         self._penalties = Penalties(sampling, prompt, answer, vocabulary.breaks(sampling.dry_sequence_breakers))
         bias = dict(sampling.logit_bias)
@@ -186,8 +163,8 @@ class Sampler:
         """Basu et al. 2021; `mu` follows the answer, so a resumed answer starts it anew."""
         sampling = self._sampling
         ids, values = within(logits, peak, math.inf)
-        shares = softmax(values / sampling.temperature)
-        surprise = -np.log2(shares)
+        shares = softmax((values - values[0]).astype(np.float64) / sampling.temperature)
+        surprise = -np.log2(np.maximum(shares, SHARE_MIN))
         if sampling.mirostat == 1:
             count = mirostat_count(shares, self._mu, len(logits))
         else:
@@ -207,14 +184,14 @@ class Sampler:
             weights = np.exp((values - values[0]).astype(np.float64) / self._sampling.temperature)
         else:
             ids, weights = self._left[0], np.asarray(self._left[1])
-        total = float(weights.sum())
+        total = math.log(float(weights.sum()))
         count = min(self._sampling.logprobs or 0, int((weights > 0).sum()))
         top = tuple(
-            (other, spelling(other), math.log(weight / total))
+            (other, spelling(other), math.log(weight) - total)
             for other, weight in zip(ids[:count].tolist(), weights[:count].tolist(), strict=True)
         )
         own = float(weights[int((ids == token).nonzero()[0][0])])
-        return TokenLogprob(token, spelling(token), math.log(own / total) if own > 0 else -math.inf, top)
+        return TokenLogprob(token, spelling(token), math.log(own) - total if own > 0 else -math.inf, top)
 
     def _logprob(self, raw: Floats, token: int) -> TokenLogprob:
         peak = float(raw.max())

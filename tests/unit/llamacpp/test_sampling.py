@@ -16,6 +16,7 @@ from saiserve.engines.llamacpp.candidates import REACHES
 from saiserve.engines.llamacpp.draws import uniform
 from saiserve.engines.llamacpp.penalties import Penalties, repeated_continuations
 from saiserve.engines.llamacpp.sampler import DRAW_TOKEN, DRAW_XTC, Sampler, SamplingError
+from saiserve.engines.llamacpp.sampling_bounds import RANGES, sampling_fault, settled
 from saiserve.engines.messages import Sampling
 
 END = 0
@@ -91,6 +92,78 @@ def test_thresholds_change_no_draw(s: Sampling, noise: int, spread: float, posit
         by_rank = np.argsort(-logits, kind="stable").tolist()
         by_id = sorted(by_rank, key=lambda token: (logits[token] <= logits.max() - REACHES[0] * s.temperature, token))
         assert any(abs(order.index(drawn) - order.index(expected)) == 1 for order in (by_rank, by_id))
+
+
+def far_out(*usual: float) -> st.SearchStrategy[float]:
+    """Usual values, and whatever a finite number can be: subnormal, huge, negative."""
+    edges = [0.0, 5e-324, 1e-310, 1e-46, 1e-38, 1e-9, 1e9, 1e38, 1e39, 1.7e308]
+    return st.sampled_from([*usual, *edges, *(-edge for edge in edges)]) | st.floats(
+        allow_nan=False, allow_infinity=False
+    )
+
+
+WHOLE = st.integers(-(2**63), 2**63 - 1)
+
+extreme_settings = st.builds(
+    Sampling,
+    seed=WHOLE,
+    temperature=far_out(0.8, 1.0),
+    top_k=st.sampled_from([0, 0, 1, 2, 40, 100, 2**63 - 1, -5]),
+    top_p=far_out(1.0, 1.0, 0.9),
+    min_p=far_out(0.0, 0.0, 1.0),
+    typical_p=far_out(1.0, 1.0, 0.5),
+    repeat_penalty=far_out(1.0, 1.0).map(lambda value: abs(value) or 1.0),
+    repeat_last_n=st.sampled_from([0, -1, 64, -(2**63), 2**63 - 1]),
+    frequency_penalty=far_out(0.0, 0.0),
+    presence_penalty=far_out(0.0, 0.0),
+    logit_bias=st.lists(st.tuples(st.integers(0, 299), st.floats(-100, 100)), max_size=5).map(tuple),
+    logprobs=st.sampled_from([None, None, 0, 20]),
+    dry_multiplier=far_out(0.0, 0.0),
+    dry_base=far_out(1.75),
+    dry_allowed_length=st.sampled_from([2, 0]) | WHOLE,
+    dry_penalty_last_n=st.sampled_from([0, -1, 64, -(2**63), 2**63 - 1]),
+    xtc_probability=far_out(0.0, 0.5),
+    xtc_threshold=far_out(0.1),
+    mirostat=st.sampled_from([0, 0, 1, 2]),
+    mirostat_tau=far_out(5.0),
+    mirostat_eta=far_out(0.1),
+    after_stages=st.booleans(),
+)
+
+
+@given(extreme_settings, st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.3, 12.0, 3e4]), st.booleans())
+def test_no_finite_setting_ends_in_anything_but_a_token(s: Sampling, noise: int, spread: float, masked: bool) -> None:
+    assert sampling_fault(s, 300) is None
+    random = np.random.default_rng(noise)
+    mask = random.random(300) < 0.9 if masked else None
+    if mask is not None:
+        mask[int(random.integers(300))] = False
+    one = sampler(s, (7, 8, 7, 8, 7), (3, 4))
+    for position in range(8):
+        logits = random.normal(0, spread, 300).astype(np.float32)
+        drawn = one.draw(logits, position, mask)
+        assert 0 <= drawn.token < 300
+        assert mask is None or not mask[drawn.token]
+        if drawn.logprob is not None:
+            assert drawn.logprob.logprob <= 1e-3
+            assert all(math.isfinite(value) for _, _, value in drawn.logprob.top)
+        one.accept(drawn.token)
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-320, 1e-46, 1e-38, 1e-5])
+@pytest.mark.parametrize("stages", [{}, {"top_k": 40}, {"top_p": 0.9}, {"mirostat": 1}])
+def test_the_smallest_temperatures_are_greedy(temperature: float, stages: dict[str, Any]) -> None:
+    logits = np.random.default_rng(5).normal(0, 3, 1000).astype(np.float32)
+    drawn = sampler(Sampling(seed=1, temperature=temperature, **stages)).draw(logits.copy(), 0)
+    assert drawn.token == int(logits.argmax())
+
+
+@given(extreme_settings)
+def test_settled_values_are_in_range_and_usual_ones_are_untouched(s: Sampling) -> None:
+    for name, (least, most) in RANGES.items():
+        assert least <= getattr(settled(s), name) <= most
+    assert settled(settled(s)) == settled(s)
+    assert settled(Sampling(seed=1)) == Sampling(seed=1)
 
 
 def test_draws_follow_the_distribution() -> None:
