@@ -225,7 +225,11 @@ class LlamaContext:
         return OUTCOMES.get(code, DecodeOutcome.REJECTED)
 
     def _decode_mixed(self, rows: tuple[Row, ...]) -> DecodeOutcome:
-        """Compute rows of images and of text one after the other; when one fails, all are taken back."""
+        """Compute rows of images and of text one after the other; when one fails, all are taken back.
+
+        Raises:
+            ValueError: logits are wanted that the last batch would not have; nothing changed.
+        """
         computed: list[Row] = []
         for is_image, indices in cut_rows(rows, lambda row: row.token >= self._vocabulary_size):
             part = [rows[index] for index in indices]

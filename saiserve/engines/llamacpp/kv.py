@@ -29,6 +29,10 @@ class DecodeOutcome(enum.Enum):
     REJECTED = "rejected"
 
 
+IMAGE_IDS_FIRST = 1 << 30
+"""Ids from here on stand for rows of images: beyond any vocabulary, and never drawn."""
+
+
 class Row(NamedTuple):
     """One token to compute: at `position` of sequence `sequence`, with its logits if `wants_logits`.
 

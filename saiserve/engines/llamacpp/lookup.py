@@ -6,6 +6,9 @@ Prompt lookup (Saxena 2023): answers that quote, edit or list what they were giv
 from __future__ import annotations
 
 from array import array
+from itertools import takewhile
+
+from saiserve.engines.llamacpp.kv import IMAGE_IDS_FIRST
 
 GRAM = 3
 """Tokens that must be alike for what followed them to be proposed."""
@@ -26,7 +29,7 @@ class Lookup:
         self._rest_until = 0
 
     def propose(self, tokens: array[int], most: int) -> tuple[int, ...]:
-        """What may follow `tokens`, at most so many; empty when nothing is known or the last drafts were wrong."""
+        """What may follow `tokens`, at most so many and no image; empty when nothing is known or drafts were wrong."""
         count = len(tokens)
         for end in range(self._seen, count - 1):
             self._next[tuple(tokens[end - GRAM + 1 : end + 1])] = end + 1
@@ -36,7 +39,8 @@ class Lookup:
         start = self._next.get(tuple(tokens[count - GRAM :]))
         if start is None:
             return ()
-        return tuple(tokens[start : start + max(0, min(self._length, most))])
+        draft = tokens[start : start + max(0, min(self._length, most))]
+        return tuple(takewhile(lambda token: token < IMAGE_IDS_FIRST, draft))
 
     def judge(self, count: int, drafted: int, right: int) -> None:
         """Of `drafted` tokens so many were `right`; `count` tokens are there now."""

@@ -15,6 +15,9 @@ def cut_rows(rows: Sequence[Row], is_image: Callable[[Row], bool]) -> list[tuple
     """Runs of row indices, each with whether it is of an image; the last is text and holds all rows with logits.
 
     The last run may be empty when no text row comes after the images: then there are no logits.
+
+    Raises:
+        ValueError: a row is to have logits and an image of its sequence comes after it, or it is one of an image.
     """
     runs: list[tuple[bool, list[int]]] = []
     last: list[int] = []
@@ -26,4 +29,6 @@ def cut_rows(rows: Sequence[Row], is_image: Callable[[Row], bool]) -> list[tuple
         if own and not own[-1][0]:
             last += own.pop()[1]
         runs += own
+    if any(row.wants_logits for _, run in runs for row in map(rows.__getitem__, run)):
+        raise ValueError("a row that wants logits is not behind the last image of its sequence")
     return [*runs, (False, sorted(last))]

@@ -26,11 +26,12 @@ from saiserve.engines.llamacpp import native
 from saiserve.engines.llamacpp.binding import LlamaModel, LoadError, failure_reason
 from saiserve.engines.llamacpp.gguf_file import read_model_file
 from saiserve.engines.llamacpp.image_file import ImageError, check_image
+from saiserve.engines.llamacpp.kv import IMAGE_IDS_FIRST
 
 BLOCK = 1 << 13
 """Ids of one run of image rows, at most."""
-FIRST_ID, END_ID = 1 << 30, 1 << 31
-"""Beyond any vocabulary, within what the prefix tree stores."""
+END_ID = 1 << 31
+"""Within what the prefix tree stores."""
 NOWHERE = "/nonexistent"
 """A search path without programs."""
 KEPT_BYTES = 64 * 1024 * 1024
@@ -117,7 +118,7 @@ class ImageReader:
         self._refuse_what_is_not_served(path)
         self._marker = mtmd_cpp.mtmd_default_marker()
         self._width = int(llama_cpp.llama_model_n_embd_inp(model.handle))
-        self._next_block = FIRST_ID // BLOCK
+        self._next_block = IMAGE_IDS_FIRST // BLOCK
         self.generation = 0
         """Rises when ids begin again from the first: prompts of different generations must share no prefix."""
         self._seen: OrderedDict[bytes, SeenImage] = OrderedDict()
@@ -196,7 +197,7 @@ class ImageReader:
         if count > BLOCK:
             raise ImageError(f"an image makes {count} rows for this model; {BLOCK} are possible")
         if self._next_block * BLOCK >= END_ID:
-            self._next_block, self.generation = FIRST_ID // BLOCK, self.generation + 1
+            self._next_block, self.generation = IMAGE_IDS_FIRST // BLOCK, self.generation + 1
             self._seen.clear()
         run = ImageRun(self._next_block * BLOCK, vectors)
         self._next_block += 1

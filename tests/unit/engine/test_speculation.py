@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from saiserve.engines.llamacpp.kv import Family
+from saiserve.engines.llamacpp.kv import IMAGE_IDS_FIRST, Family
 from saiserve.engines.llamacpp.lookup import DRAFT_FIRST, DRAFT_MAX, Lookup
 from tests.fakes.engine_checks import check_everything
 from tests.fakes.engine_loop import Loop, job, make_loop, next_token
@@ -99,3 +99,10 @@ def test_lookup_finds_what_followed_and_learns_how_far_to_go() -> None:
     lookup.judge(len(tokens), 9, 0)
     assert lookup.propose(tokens, 50) == ()
     assert lookup.propose(array("i", [1, 2]), 5) == ()
+
+
+def test_a_guess_ends_where_an_image_begins() -> None:
+    image = range(IMAGE_IDS_FIRST, IMAGE_IDS_FIRST + 4)
+    lookup = Lookup()
+    assert lookup.propose(array("i", [5, 6, 7, 8, *image, 9, 5, 6, 7]), 50) == (8,)
+    assert lookup.propose(array("i", [5, 6, 7, 8, *image, 9, 5, 6, 7, 8]), 50) == ()

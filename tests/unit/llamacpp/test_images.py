@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,29 @@ def test_random_bytes_are_sized_or_refused(data: bytes, head: bytes) -> None:
     except ImageError:
         return
     assert 0 < width * height <= IMAGE_PIXELS_MAX
+
+
+def test_an_answer_that_quotes_what_stood_before_an_image_is_guessed_up_to_it(
+    tiny: Callable[[str], Path], projector: Path
+) -> None:
+    prompt = asking(text("look: abc"), image(png(seed=1)), text(" and abc"), image(png(seed=2)), text(" ?"))
+    asked: dict[str, Any] = {"max_tokens": 40, "sampling": GREEDY, "constraint": Constraint("regex", "abc{30}")}
+    answers = []
+    for speculate in (False, True):
+        worker, _ = load_worker(replace(settings_of(tiny("llama"), projector), speculate=speculate))
+        assert isinstance(worker, Worker)
+        answers.append(Desk(worker).answer(prompt, **asked)[:2])
+    assert answers[0] == answers[1]
+    assert answers[0][1] == b"ab" + b"c" * 30
+    assert worker._scheduler.counters()["drafted"] > 0
+
+
+def test_rows_whose_logits_an_image_would_overwrite_are_refused() -> None:
+    rows = [Row(0, 0, 1, True), Row(0, 1, 1_000, False), Row(0, 2, 1, True)]
+    with pytest.raises(ValueError, match="logits"):
+        cut_rows(rows, lambda row: row.token == 1_000)
+    with pytest.raises(ValueError, match="logits"):
+        cut_rows([Row(0, 0, 1_000, True)], lambda row: row.token == 1_000)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=40))
