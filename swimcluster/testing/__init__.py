@@ -33,6 +33,7 @@ from swimcluster.testing.membership_faults import (
     SecondHolder,
     SetMetadata,
     Strangers,
+    Twin,
     stop_refused,
 )
 from swimcluster.testing.network import Burst, Constant, LogNormal, Network, Trouble, Uniform
@@ -93,6 +94,7 @@ __all__ = [
     "Suspend",
     "Timeline",
     "Trouble",
+    "Twin",
     "Uniform",
     "Weather",
     "Wire",

@@ -1,11 +1,15 @@
-"""Exchanges between processes of a world: a request over, its reply back, or a failure when the time is over."""
+"""Exchanges between processes of a world: a request over, its reply back, or a failure when the time is over.
+
+Whoever sits on the path may answer in the other's place: a false reply comes first and is all the caller hears.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from swimcluster.address import Address
-from swimcluster.testing.network import MILLISECOND, Recorded
+from swimcluster.testing.network import MILLISECOND
 from swimcluster.testing.node import Input, Node
 
 if TYPE_CHECKING:
@@ -13,6 +17,10 @@ if TYPE_CHECKING:
 
 REFUSED_AFTER_NS = 1 * MILLISECOND
 """A connection to a host without a listener is refused after about a round trip."""
+FORGED_AFTER_NS = 100_000
+"""A false reply comes sooner than a true one, which then has nobody that waits for it."""
+FORGED_MAX = 64
+"""False replies that wait for one node's next requests; the oldest go first."""
 
 
 class Exchanges:
@@ -20,6 +28,15 @@ class Exchanges:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._forged: dict[str, deque[Input]] = {}
+
+    def forge(self, destination: Address, reply: Input) -> None:
+        """Let `reply` answer the next request of whoever is at `destination`, before the one who is asked can."""
+        holder = self._world.network.holder(destination)
+        if holder is None:
+            self._world.network.counts["unbound"] += 1
+            return
+        self._forged.setdefault(holder, deque(maxlen=FORGED_MAX)).append(reply)
 
     def dial(self, node: Node, item: Any) -> None:
         """Send a request on its way; its outcome comes back within its time-out."""
@@ -32,8 +49,11 @@ class Exchanges:
             world.at(world.now, self._return, node, node.life, failure)
             return
         network = world.network
-        if network.recorded is not None:
-            network.recorded.append(Recorded(node.address, item.destination, item.data, True))
+        network.record(node.address, item.destination, item.data, "request")
+        forged = self._forged.get(node.name)
+        if forged:
+            false = forged.popleft()._replace(id=item.id)
+            world.at(world.now + FORGED_AFTER_NS, self._return, node, node.life, false)
         holder = network.holder(item.destination)
         if holder is None:
             return
@@ -65,6 +85,8 @@ class Exchanges:
             node.owed[owed] = request
             return
         caller, life, number = request.caller
+        if isinstance(reply, bytes):
+            world.network.record(node.address, caller.address, reply, "reply")
         path = world.network.path(node.name, caller.name)
         if path.half_open and world.network.luck(node.name).random() < path.half_open:
             return

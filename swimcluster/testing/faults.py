@@ -7,11 +7,11 @@ schedule. Times are nanoseconds of the world. Faults that know what a membership
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from swimcluster.address import Address
-from swimcluster.testing.network import MILLISECOND, SECOND, Recorded, Trouble
+from swimcluster.testing.network import MILLISECOND, SECOND, Trouble
 from swimcluster.testing.randomness import fork
 from swimcluster.testing.world import World
 
@@ -270,11 +270,13 @@ class Partition:
 class Replay:
     """Messages of the record arrive once more, at their old destination or at somebody else's door.
 
-    Needs `Network(record=True)`. `pick` seeds the choice, so that the same schedule replays the same ones.
+    Needs `Network(record=True)`. `pick` seeds the choice, so that the same schedule replays the same ones. An old
+    reply answers the next request that its receiver makes.
     """
 
     at_ns: int
-    count: int
+    count: int | None
+    """None: every one that is kept, once, in the order they were sent."""
     pick: int = 0
     elsewhere: bool = False
     spread_ns: int = SECOND
@@ -285,12 +287,13 @@ class Replay:
         recorded = list(world.network.recorded or ())
         rng = fork(world.seed, "replay", self.pick, self.at_ns)
         addresses = [node.address for node in world.nodes.values()]
-        for _ in range(min(self.count, len(recorded))):
-            message = recorded[rng.randrange(len(recorded))]
+        count = len(recorded) if self.count is None else min(self.count, len(recorded))
+        for number in range(count):
+            message = recorded[number if self.count is None else rng.randrange(len(recorded))]
             if self.elsewhere:
-                destination = addresses[rng.randrange(len(addresses))]
-                message = Recorded(message.source, destination, message.data, message.is_exchange)
-            world.after(rng.randrange(self.spread_ns), world.inject, message)
+                message = replace(message, destination=addresses[rng.randrange(len(addresses))])
+            delay = self.spread_ns * number // count if self.count is None else rng.randrange(self.spread_ns)
+            world.after(delay, world.inject, message)
         return None
 
 

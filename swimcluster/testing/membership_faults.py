@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from swimcluster.address import Address
 from swimcluster.errors import ConfigError
 from swimcluster.testing.cluster import SimulatedCluster
 from swimcluster.testing.faults import Undo
-from swimcluster.testing.node import Node
+from swimcluster.testing.node import Input, Node
 from swimcluster.testing.observer import Observer
 from swimcluster.testing.world import World
 
@@ -107,6 +108,50 @@ class SecondHolder:
             node.disk = dict(world.nodes[self.member].disk)
         world.boot(node)
         return lambda: world.stop(node) if node.running else None
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """A running member is copied with its memory, instance and luck, and both go on: a machine cloned while it runs.
+
+    The copy is at `address` and does not know it, or, without one, takes the original's address over: packets to it
+    reach the copy alone from then on. Connections that were open are broken for the copy. It ends after `for_ns`.
+    """
+
+    at_ns: int
+    for_ns: int
+    member: str
+    address: Address | None = None
+
+    def start(self, world: World) -> Undo | None:
+        """Copy it."""
+        cluster, original = cluster_of(world), world.nodes[self.member]
+        if not original.running or cluster.places[self.member].leaving:
+            return None
+        place = cluster.places[self.member]
+        name = f"{self.member}'{sum(self.member + chr(39) in other for other in world.nodes)}"
+        address = original.address if self.address is None else self.address
+        node = cluster.add(name, seeds=place.seeds, member=place.member, address=address, metadata=place.metadata)
+        node.clock_offset, node.clock_ppm = original.clock_offset, original.clock_ppm
+        node.disk = dict(original.disk)
+        copied, usual = copy.deepcopy(original.machine), node.boot
+        world.boot(node, lambda node, now: copied)
+        node.boot = usual
+        for number in sorted(original.dials):
+            node.dials.add(number)
+            world.after(0, self._break, world, node, number)
+        return lambda: self._end(world, node)
+
+    def _break(self, world: World, node: Node, number: int) -> None:
+        if node.running:
+            world.accept(node, Input("failure", None, b"", number))
+
+    def _end(self, world: World, node: Node) -> None:
+        if node.running:
+            world.stop(node, host_down=True)
+        original = world.nodes[self.member]
+        if original.running and original.address == node.address:
+            world.network.bind(original.address, original.name)
 
 
 class _StopRefused(Observer):

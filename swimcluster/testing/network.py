@@ -20,7 +20,7 @@ MICROSECOND = 1_000
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 RECORDED_MAX = 4096
-"""Datagrams and requests kept for later replay; the oldest go first."""
+"""Datagrams, requests and replies kept for later replay, unless told otherwise; the oldest go first."""
 RETRANSMIT_NS = 200 * MILLISECOND
 """First retransmission of a lost segment of an exchange; doubles per loss, as a TCP's does."""
 RETRANSMITS_MAX = 6
@@ -203,7 +203,8 @@ class Recorded:
     source: Address
     destination: Address
     data: bytes
-    is_exchange: bool
+    kind: str = "datagram"
+    """datagram, request or reply."""
 
 
 LAN = Uniform(150 * MICROSECOND, 850 * MICROSECOND)
@@ -213,7 +214,15 @@ LAN = Uniform(150 * MICROSECOND, 850 * MICROSECOND)
 class Network:
     """Who is bound where, and what lies between them."""
 
-    def __init__(self, *, seed: int = 0, latency: Latency = LAN, loss: float = 0.0, record: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        latency: Latency = LAN,
+        loss: float = 0.0,
+        record: bool = False,
+        recorded_max: int = RECORDED_MAX,
+    ) -> None:
         self._seed = seed
         self._base = Trouble(latency=latency, loss=loss)
         self._troubles: dict[int, Trouble] = {}
@@ -224,7 +233,7 @@ class Network:
         """How often an address changed hands; while it stays the same, a holder once looked up is right."""
         self._luck: dict[str, random.Random] = {}
         self._delays: dict[str, random.Random] = {}
-        self.recorded: deque[Recorded] | None = deque(maxlen=RECORDED_MAX) if record else None
+        self.recorded: deque[Recorded] | None = deque(maxlen=recorded_max) if record else None
         self.counts: dict[str, int] = dict.fromkeys(
             (
                 "sent",
@@ -240,6 +249,11 @@ class Network:
             ),
             0,
         )
+
+    def record(self, source: Address, destination: Address, data: bytes, kind: str) -> None:
+        """Keep a message that was sent, if this network keeps any."""
+        if self.recorded is not None:
+            self.recorded.append(Recorded(source, destination, data, kind))
 
     def bind(self, address: Address, name: str) -> None:
         """Let packets to `address` go to `name`; the last one bound has it."""

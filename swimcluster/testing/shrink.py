@@ -86,5 +86,5 @@ def _simpler(fault: Fault) -> Iterator[Fault]:
     for name, value in values.items():
         if isinstance(value, frozenset) and len(value) > 1:
             yield dataclasses.replace(fault, **{name: frozenset(sorted(value)[: len(value) // 2])})  # type: ignore[type-var]
-        elif name == "count" and value > 1:
+        elif name == "count" and isinstance(value, int) and value > 1:
             yield dataclasses.replace(fault, count=value // 2)  # type: ignore[type-var]

@@ -204,10 +204,12 @@ class World:
     # Delivery
 
     def inject(self, recorded: Recorded, *, source: Address | None = None) -> None:
-        """Deliver a recorded message once more, from its old source or another."""
+        """Deliver a recorded message once more, from its old source or another; a reply, to the next request made there."""
         self.network.counts["replayed"] += 1
-        kind = "request" if recorded.is_exchange else "datagram"
-        item = Input(kind, recorded.source if source is None else source, recorded.data)
+        item = Input(recorded.kind, recorded.source if source is None else source, recorded.data)
+        if recorded.kind == "reply":
+            self._exchanges.forge(recorded.destination, item)
+            return
         self._arrive(recorded.destination, item, "", -1)
 
     def _arrive(self, destination: Address, item: Input, holder: str, bindings: int) -> None:
@@ -342,8 +344,7 @@ class World:
                 self.at(self.now, self._send_failed, node, node.life, item.destination)
             return
         network = self.network
-        if network.recorded is not None:
-            network.recorded.append(Recorded(node.address, item.destination, item.data, False))
+        network.record(node.address, item.destination, item.data, "datagram")
         holder = network.holder(item.destination)
         if holder is None:
             network.counts["unbound"] += 1
