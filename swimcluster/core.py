@@ -264,7 +264,7 @@ class Core:
         identity = self.identity
         body = encode_body(identity.envelope, messages)
         hello = encode_hello(HELLO_MAGIC, self.config.cluster, self.keyring.ids())
-        data = hello + seal(self.keyring, FrameKind.REQUEST, identity.instance, self.counter, body)
+        data = hello + seal(self.keyring, FrameKind.REQUEST, identity.instance, self.counter, body, binding=hello)
         self._exchange_id += 1
         binding = binding_of(identity.instance, self.counter)
         self.exchanges[self._exchange_id] = PendingExchange(owner, destination, binding)

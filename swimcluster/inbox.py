@@ -107,14 +107,16 @@ class Inbox:
         if core.status is not JoinStatus.LEFT and core.status is not JoinStatus.NAME_IN_USE:
             self.take(now, packet, synced=False)
 
-    def _open(self, kind: FrameKind, data: bytes) -> Frame:
+    def _open(self, kind: FrameKind, data: bytes, binding: bytes = b"") -> Frame:
         """Return an authentic frame that was not seen before.
 
+        Args:
+            binding: what its MAC covers beside it: the hello of a request.
         Raises:
             RejectedError: it is not to be taken; the error names the counter.
         """
         core = self._core
-        frame = open_frame(core.keyring, kind, data)
+        frame = open_frame(core.keyring, kind, data, binding)
         if frame.instance == core.identity.instance:
             if kind is FrameKind.DATAGRAM:
                 raise RejectedError("dropped_own" if frame.counter <= core.counter else "clone")
@@ -122,10 +124,10 @@ class Inbox:
             raise RejectedError("dropped_replay")
         return frame
 
-    def _open_request(self, hello: Hello, data: bytes) -> Frame:
+    def _open_request(self, hello: Hello, data: bytes, rest: bytes) -> Frame:
         if hello.version != VERSION:
             raise RejectedError("dropped_version")
-        return self._open(FrameKind.REQUEST, data)
+        return self._open(FrameKind.REQUEST, rest, data[: len(data) - len(rest)])
 
     def _count(self, now: int, rejected: RejectedError) -> None:
         statistics = self._core.statistics
@@ -160,7 +162,7 @@ class Inbox:
         hello: Hello | None = None
         try:
             hello, rest = split_hello(HELLO_MAGIC, data)
-            frame = self._open_request(hello, rest)
+            frame = self._open_request(hello, data, rest)
             packet = core.decoder.decode(frame.instance, frame.body)
         except RejectedError as rejected:
             self._count(now, rejected)

@@ -2,8 +2,9 @@
 
     magic "sw" 2 | version 1 | kind 1 | cluster tag 4 | key id 4 | instance 8 | counter 8 | body | MAC 16
 
-An exchange opens with a clear hello (cluster name and key ids), so that a mismatch can be named on both sides; its
-reply's MAC also covers the request's instance and counter, so that no reply fits another request.
+An exchange opens with a clear hello (cluster name and key ids), so that a mismatch can be named on both sides; the
+request's MAC covers it too. The reply's MAC also covers the request's instance and counter, so that no reply fits
+another request.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from swimcluster.keyring import KEY_ID_BYTES, Keyring
 MAGIC = b"sw"
 HELLO_MAGIC = b"sx"
 REFUSAL_MAGIC = b"sr"
-VERSION = 1
+VERSION = 2
 MAC_BYTES = 16
 _HEADER = Struct(">2sBB4s4s8sQ")
 HEADER_BYTES = _HEADER.size
@@ -60,7 +61,8 @@ def seal(keyring: Keyring, kind: int, instance: bytes, counter: int, body: bytes
     """Return the frame of a body, signed with the keyring's signing key.
 
     Args:
-        binding: for a reply, the request's instance and counter; covered by the MAC and not sent.
+        binding: what the MAC covers beside the frame: of a request the hello that goes before it, of a reply the
+            request's instance and counter, which are not sent.
     """
     header = _HEADER.pack(MAGIC, VERSION, kind, keyring.cluster_tag, keyring.signing_id, instance, counter)
     data = header + body

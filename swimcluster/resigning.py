@@ -51,7 +51,7 @@ def _resign(keyring: Keyring, kind: FrameKind, data: bytes, binding: bytes) -> b
     try:
         if data[:2] == HELLO_MAGIC:
             _, frame = split_hello(HELLO_MAGIC, data)
-            hello = data[: len(data) - len(frame)]
+            hello = binding = data[: len(data) - len(frame)]
         if len(frame) < FRAME_OVERHEAD_BYTES:
             return data
         open_frame(keyring, kind, frame, binding)

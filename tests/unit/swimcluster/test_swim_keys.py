@@ -10,7 +10,7 @@ from swimcluster.errors import ConfigError
 from swimcluster.events import (
     PeerRefused,
 )
-from swimcluster.mac import FrameKind, Hello, binding_of, open_frame, seal, split_hello
+from swimcluster.mac import VERSION, FrameKind, Hello, binding_of, open_frame, seal, split_hello
 from swimcluster.messages import Introduce
 from swimcluster.refusals import TOLD_MAX
 from tests.fakes.swim_bench import KEY, Bench, S, address, machine
@@ -115,11 +115,11 @@ def test_another_protocol_version_is_refused_with_a_reason():
     assert len(refusal) <= len(request)
     assert "version 7" in bench.heard(PeerRefused, at="a")[0].reason
     hello, _ = split_hello(b"sr", refusal)
-    assert hello == Hello(1, "default", a.key_ids())
+    assert hello == Hello(VERSION, "default", a.key_ids())
     data = bench.machines[2].core.pack_datagram([], 1)
     bench.deliver(1, data[:2] + b"\x07" + data[3:])
     assert a.statistics().dropped_version == 2
-    for version in (1, 9):
+    for version in (VERSION, 9):
         number = _own_exchange(bench)
         a.exchange_replied(bench.now + 61 * S, number, b"sr" + bytes((version,)) + refusal[3:])
     reasons = [event.reason for event in a.events() if isinstance(event, PeerRefused)]
@@ -151,7 +151,7 @@ def test_no_stranger_gets_more_than_it_sent():
         reply = a.exchange_received(bench.now, None, request[:end])
         assert reply is None or len(reply) <= end
     a.core.config = a.core.config.__class__.lan(name="a", advertise="h:1", keys=[KEY], cluster="default")
-    tiny = b"sx\x01\x00\x0c" + b"\x92\xa1x\xc4\x08" + b"k" * 8 + b"sw\x01\x02" + b"c" * 40
+    tiny = b"sx\x02\x00\x0c" + b"\x92\xa1x\xc4\x08" + b"k" * 8 + b"sw\x02\x02" + b"c" * 40
     assert a.exchange_received(bench.now, None, tiny[:17]) is None
 
 
@@ -163,7 +163,7 @@ def test_broken_requests_are_counted_and_closed():
     hello = request[: request.index(b"sw", 5)]
 
     def sealed(body: bytes, counter: int) -> bytes:
-        return hello + seal(core.keyring, FrameKind.REQUEST, core.identity.instance, counter, body)
+        return hello + seal(core.keyring, FrameKind.REQUEST, core.identity.instance, counter, body, binding=hello)
 
     assert bench.request(1, b"") is None
     assert bench.request(1, sealed(b"\xc1", 10**6)) is None
