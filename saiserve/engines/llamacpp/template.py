@@ -20,6 +20,7 @@ import jinja2.ext
 import jinja2.sandbox
 
 from saiserve.engines.llamacpp.template_caps import TemplateCaps, Tools, adapt, probe
+from saiserve.engines.llamacpp.template_order import lost
 from saiserve.engines.llamacpp.vocabulary import Markers, unused_character
 from saiserve.engines.messages import Prompt
 
@@ -200,6 +201,9 @@ class ChatTemplate:
         if not text:
             raise TemplateError("this model's chat template gives an empty prompt for these messages")
         return Rendered(text, split if split in text else "")
+        missing = lost(messages, self.caps.order)
+        if missing is not None:
+            raise TemplateError(f"this model's chat template leaves out {missing}")
 
     def _defused(self, value: Any, split: str) -> Any:
         return _map_strings(value, lambda text: self._markers.defuse(text, split))

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from saiserve.engines.llamacpp.template_order import OrderCaps, probe_order, reorder
 
 Tools = Sequence[Mapping[str, Any]] | None
 Render = Callable[[Sequence[Mapping[str, Any]], Tools], str]
 """Messages and tools to text; raises ValueError when the template refuses them."""
 
-WORD, OTHER, KEY = "zqword", "zqother", "zqkey"
+WORD, OTHER, LATER, KEY = "zqword", "zqother", "zqlater", "zqkey"
 """Words that no template has of its own."""
 TOOL = {
     "type": "function",
@@ -52,10 +54,14 @@ class TemplateCaps:
     tool_results: bool = False
     empty_tools: bool = False
     """Without tools it wants an empty list, where others want null."""
+    order: OrderCaps = field(default_factory=OrderCaps)
+    """Orders of messages that come out whole."""
 
     def as_flags(self) -> dict[str, bool]:
         """By llama-server's names (`chat_template_caps` of `/props`), where it has one."""
-        return {LLAMA_SERVER_NAMES.get(name, f"supports_{name}"): value for name, value in asdict(self).items()}
+        flags = asdict(self)
+        flags |= flags.pop("order")
+        return {LLAMA_SERVER_NAMES.get(name, f"supports_{name}"): value for name, value in flags.items()}
 
 
 LLAMA_SERVER_NAMES = {"system": "supports_system_role", "parallel_calls": "supports_parallel_tool_calls"}
@@ -73,6 +79,9 @@ def probe(render: Render) -> TemplateCaps:
     form = _form_of_calls(render, user, say)
     kind, content = form or (dict, say(""))
     one_call, two_calls = (_called(user, content, kind, count) for count in (1, 2))
+    after_call = [*one_call, _result(say)]
+    tool_results = _shows(render, after_call, OTHER, tools=[TOOL])
+    user_after_tool = not tool_results or _shows(render, [*after_call, _user(say(LATER))], LATER, tools=[TOOL])
     return TemplateCaps(
         string_content=as_string or not as_parts,
         typed_content=as_parts,
@@ -82,15 +91,15 @@ def probe(render: Render) -> TemplateCaps:
         object_arguments=kind is dict,
         null_content=content is None,
         parallel_calls=form is not None and _shows(render, two_calls, OTHER, tools=[TOOL]),
-        tool_results=_shows(render, [*one_call, _result(say)], OTHER, tools=[TOOL]),
+        tool_results=tool_results,
         empty_tools=empty_tools,
+        order=probe_order(lambda messages: render(messages, none), say, user_after_tool=user_after_tool),
     )
 
 
 def adapt(messages: list[dict[str, Any]], caps: TemplateCaps) -> list[dict[str, Any]]:
     """The same conversation in the form the template can take, nothing of it lost."""
-    if not caps.system:
-        messages = _system_to_user(messages)
+    messages = reorder(messages, caps.order, system=caps.system)
     if caps.null_content:
         messages = [
             {**message, "content": None} if message.get("tool_calls") and not message.get("content") else message
@@ -149,26 +158,6 @@ def _form_of_calls(render: Render, user: Mapping[str, Any], say: Callable[[str],
             if KEY in text and f"'{KEY}'" not in text and f'\\"{KEY}' not in text:
                 return kind, content
     return None
-
-
-def _system_to_user(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each system message goes ahead of the next user message, or becomes one."""
-    told: list[dict[str, Any]] = []
-    waiting = ""
-    for message in messages:
-        content = message.get("content")
-        if message.get("role") == "system" and isinstance(content, str):
-            waiting = f"{waiting}{content}\n\n"
-        elif waiting and message.get("role") == "user":
-            told.append({**message, "content": _joined(waiting, content)})
-            waiting = ""
-        else:
-            told.append(message)
-    return [*told, {"role": "user", "content": waiting.rstrip()}] if waiting else told
-
-
-def _joined(before: str, content: Any) -> Any:
-    return [*_parts(before), *content] if isinstance(content, list) else before + (content or "")
 
 
 def _with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import suppress
 from typing import Any
 
@@ -46,6 +47,13 @@ WITHOUT_CALLS = {
     "ibm-granite-granite-3.3-2B-Instruct", "llama-cpp-rwkv-world", "microsoft-Phi-3.5-mini-instruct",
 }  # fmt: skip
 """They drop the calls an assistant made, or refuse them."""
+ALTERNATING = {
+    "Mistral-Small-3.2-24B-Instruct-2506", "google-gemma-2-2b-it", "mistralai-Ministral-3-14B-Reasoning-2512",
+    "mistralai-Mistral-Nemo-Instruct-2407",
+}  # fmt: skip
+"""They want user and assistant in turn, the user first."""
+NO_QUESTION = {"NVIDIA-Nemotron-Nano-v2", "Qwen3.5-4B"}
+"""They refuse conversations in which no user speaks."""
 LEAST = 60
 """Templates that the tree holds at least: an empty folder proves nothing."""
 
@@ -115,6 +123,72 @@ def test_the_last_answer_can_be_left_open_or_the_template_says_why(templates: di
         assert text.endswith("It begins"), name
         left_open += 1
     assert left_open >= LEAST - 12
+
+
+LETTERS = {"S": "system", "U": "user", "A": "assistant"}
+SHAPES = [
+    *("".join(letters) for count in (1, 2, 3) for letters in itertools.product("SUA", repeat=count)),
+    "SSUAU", "UUAU", "USAU", "SUSA", "SAUS", "ASUA", "UAAS", "SUASU", "SUAUS", "SSUUASU", "SUSUSU", "UAUAAU", "SSSUSSAUU",
+    "UTU", "SUTUS", "SSUTSUAU", "UTSAU", "SUTTU",
+]  # fmt: skip
+"""Conversations, a letter a message; T is a call with its result."""
+
+
+def conversation(shape: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Messages of a shape with a word in each, and the words in order."""
+    messages: list[dict[str, Any]] = []
+    words = [f"word{place}." for place in range(len(shape))]
+    for letter, word in zip(shape, words, strict=True):
+        if letter == "T":
+            messages.append({"role": "assistant", "content": "", "tool_calls": [CALL]})
+            messages.append({"role": "tool", "name": "get_weather", "tool_call_id": CALL["id"], "content": word})
+        else:
+            messages.append({"role": LETTERS[letter], "content": word})
+    return messages, words
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_in_any_order_all_messages_come_out_in_place_or_the_refusal_is_quoted(
+    shape: str, templates: dict[str, ChatTemplate]
+) -> None:
+    messages, words = conversation(shape)
+    refused: dict[str, str] = {}
+    for name, template in templates.items():
+        if "T" in shape and not (template.caps.tool_calls and template.caps.tool_results):
+            continue
+        try:
+            text = template.render(Prompt(messages=tuple(messages), tools=(TOOL,) if "T" in shape else ())).text
+        except TemplateError as error:
+            refused[name] = str(error)
+            continue
+        assert in_order(text, *words), name
+    answer_first = shape.lstrip("S").startswith("A")
+    quoted = "the model's chat template refuses these messages: "
+    assert all(reason.startswith(quoted) for reason in refused.values()), refused
+    assert set(refused) <= (ALTERNATING if answer_first else set()) | (NO_QUESTION if "U" not in shape else set())
+
+
+def test_the_head_of_a_prompt_stays_as_a_conversation_grows(templates: dict[str, ChatTemplate]) -> None:
+    messages, _ = conversation("SSUAUASUAUSU")
+    for name, template in templates.items():
+        heads = {
+            template.render(Prompt(messages=tuple(messages[:count]))).text.partition("word2.")[0]
+            for count in range(3, len(messages) + 1)
+            if messages[count - 1]["role"] != "assistant"
+        }
+        assert len(heads) == 1, name
+
+
+def test_known_templates_have_known_orders(templates: dict[str, ChatTemplate]) -> None:
+    def lacks(cap: str) -> set[str]:
+        return {name for name, template in templates.items() if not getattr(template.caps.order, cap)}
+
+    assert {"Qwen3.5-4B", "openai-gpt-oss-120b", "HuggingFaceTB-SmolLM3-3B", "MiniMax-M2"} <= lacks("system_run")
+    assert "Qwen-Qwen3-0.6B" not in lacks("system_run") | lacks("system_later") | lacks("users_in_row")
+    assert {"deepseek-ai-DeepSeek-V3.1"} <= lacks("system_later") - lacks("system_run")
+    assert lacks("users_in_row") == lacks("assistants_in_row") == lacks("assistant_first") == ALTERNATING
+    assert lacks("system_stays") == {"mistralai-Mistral-Nemo-Instruct-2407", *WITHOUT_SYSTEM}
+    assert lacks("user_after_tool") == ALTERNATING - WITHOUT_SYSTEM
 
 
 def test_known_templates_have_known_caps(templates: dict[str, ChatTemplate]) -> None:
