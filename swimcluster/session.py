@@ -286,8 +286,10 @@ class Session:
         self._publish([SnapshotFault(fault)])
 
     def _write_crash(self) -> None:
-        """Keep what led to a fault of the machine, where there is a folder for it."""
+        """Keep what led to a fault of the machine, where there is a folder for it; say how where there is none."""
         if self.recorder is None or self.config.state_dir is None:
+            lacking = "recorded_inputs_max above 0" if self.recorder is None else "a state_dir"
+            logger.error("the inputs that led to this are lost: open the cluster with %s to keep them", lacking)
             return
         path = snapshot_path(self.config.state_dir, self.config.cluster, self.config.name).with_suffix(".flight")
         try:

@@ -136,6 +136,24 @@ async def test_a_fault_of_the_machine_leaves_a_recording_and_is_raised(
     assert decode_dump(recording.read_bytes()).segments[-1].inputs[-1].call == "set_vitals"
 
 
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [({}, "open the cluster with a state_dir"), ({"recorded_inputs_max": 0}, "recorded_inputs_max above 0")],
+)
+async def test_a_fault_without_a_place_for_the_recording_says_how_to_keep_one(
+    options: dict[str, int], advice: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fault(self: Swim, now: int, data: bytes) -> None:
+        raise RuntimeError("a fault of the machine")
+
+    with pytest.raises(RuntimeError, match="a fault of the machine"):  # noqa: PT012 - the body of the cluster
+        async with member(MemoryNetwork(), "a", **options) as a:
+            monkeypatch.setattr(Swim, "set_vitals", fault)
+            a.set_vitals(b"x")
+    (line,) = [record.message for record in caplog.records if "lost" in record.message]
+    assert advice in line
+
+
 class Evil:
     def __init__(self, callable_: object, *arguments: object) -> None:
         self.reduced = (callable_, arguments)
