@@ -15,6 +15,11 @@ from saiserve.engines.messages import Constraint
 _JSON_OPTIONS: dict[str, Any] = {"whitespace_pattern": r"[\x20\x0A]{0,8}", "lenient": False, "coerce_one_of": True}
 """Blanks are bounded, because a small model can go on with them for ever."""
 
+OPENER, CLOSER = "marker0", "marker1"
+"""Rules for a call's marks: the model's own tokens, or their text."""
+OPENER_TOKEN, OTHER_TOKENS = "token0", "others"
+"""Rules for control tokens that free text may have in it: of the opener, and all the others that a parser reads."""
+
 
 def tool_constraint(
     tool_format: ToolFormat, tools: Sequence[Tool], choice: ToolChoice, answer: Constraint | None = None
@@ -38,7 +43,7 @@ def tool_constraint(
         if schema is None:
             return answer
         lines.append(f"answer: %json {_schema_text(schema)}")
-    return Constraint("lark", "\n".join(lines) + "\n")
+    return _constraint(tool_format, lines)
 
 
 def _held_once_begun(tool_format: ToolFormat, tools: Sequence[Tool], *, parallel: bool) -> Constraint | None:
@@ -53,19 +58,25 @@ def _held_once_begun(tool_format: ToolFormat, tools: Sequence[Tool], *, parallel
     if tool_format.array:
         body = f'"[" object {"(sep object)*" if parallel else ""} "]"'
     else:
-        body = f"{_text(chr(10))} object {_text(chr(10) + tool_format.closer)}"
+        body = f'"\\n" object "\\n" {CLOSER}'
     repeats = parallel and not tool_format.array
     lines = [
-        f"start: (opened body){'*' if repeats else '?'} text",
+        f"start: (opened body){'*' if repeats else '?'} aside* TEXT?",
+        f"opened: aside* (spelled | TEXT? {OPENER_TOKEN})",
         # Lazy: the lexeme ends with the first opener, where a longest match would read on.
-        f"opened[lazy]: /(?s:.*){marked}/",
-        "text: TEXT?",
+        f"spelled[lazy]: /(?s:.*){marked}/",
+        f"aside: TEXT? {OTHER_TOKENS}",
         f"TEXT: /(?s:.+)/ & ~/(?s:.*){marked}(?s:.*)/",
         f"body: {body}",
         'sep: ", "',
         *_objects(tool_format, loose),
     ]
-    return Constraint("lark", "\n".join(lines) + "\n")
+    return _constraint(tool_format, lines)
+
+
+def _constraint(tool_format: ToolFormat, lines: list[str]) -> Constraint:
+    markers = (tool_format.opener, tool_format.closer)
+    return Constraint("lark", "\n".join(lines) + "\n", tuple(filter(None, markers)))
 
 
 def _calls(tool_format: ToolFormat, *, parallel: bool) -> list[str]:
@@ -73,15 +84,15 @@ def _calls(tool_format: ToolFormat, *, parallel: bool) -> list[str]:
     more = {True: " (sep call)*", False: ""}[parallel]
     if tool_format.array:
         return [
-            f'calls: {_text(tool_format.opener + "[")} call{more} "]"',
+            f'calls: {OPENER} "[" call{more} "]"',
             "call: object",
             'sep: ", "',
         ]
     if tool_format.opener:
         return [
             f"calls: call{more}",
-            f"call: {_text(tool_format.opener + chr(10))} object {_text(chr(10) + tool_format.closer)}",
-            f"sep: {_text(chr(10))}",
+            f'call: {OPENER} "\\n" object "\\n" {CLOSER}',
+            'sep: "\\n"',
         ]
     return [f"calls: call{more}", "call: object", 'sep: "; "']
 

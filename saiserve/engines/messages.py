@@ -102,10 +102,17 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Constraint(msgspec.Struct, frozen=True, array_like=True):
-    """Output the answer must match: kind `json_schema` (a JSON text), `regex`, `lark` (a grammar) or `json_object`."""
+    """Output the answer must match: kind `json_schema` (a JSON text), `regex`, `lark` (a grammar) or `json_object`.
+
+    `markers` belong to a Lark grammar made here: texts, such as a call's opener, that many models have a control token
+    for. The engine that has the vocabulary adds rules for them: `marker0` is the first one's token, or its text where
+    there is none; `token0` is the token alone, and `others` any control token a parser reads that is no marker, each
+    matching nothing where there is none.
+    """
 
     kind: str
     body: str = ""
+    markers: tuple[str, ...] = ()
 
 
 class Prompt(msgspec.Struct, frozen=True, array_like=True):

@@ -26,7 +26,11 @@ WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
 
 REASON_CHARACTERS_MAX = 400
 SPECIAL_PREFIX = b"\xff"
-"""Tells llguidance that a token is a marker and never part of text."""
+"""Tells llguidance that a token is never part of text. Control tokens get it, so that no text of a schema can ask for
+one; tokens a model's makers added as text (`<tool_call>` in Qwen's vocabulary, `<table>` in Gemma's) are text."""
+
+NOTHING = "OWN_NOTHING"
+"""Name of a lexeme that no text matches."""
 
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 2_000_000,
@@ -50,8 +54,9 @@ class ConstraintBroken(Exception):  # noqa: N818
 class Matcher:
     """The grammar state of one answer."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, vocabulary_size: int) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, tokenizer: llguidance.LLTokenizer, vocabulary_size: int) -> None:
         self._matcher = matcher
+        self._tokenizer = tokenizer
         self._size = vocabulary_size
         self._words = np.zeros((vocabulary_size + 31) // 32, np.uint32)
 
@@ -64,7 +69,19 @@ class Matcher:
         self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
         self._check()
         np.invert(self._words, out=self._words)
-        return np.unpackbits(self._words.view(np.uint8), count=self._size, bitorder="little").view(np.bool_)
+        forbidden = np.unpackbits(self._words.view(np.uint8), count=self._size, bitorder="little").view(np.bool_)
+        if np.count_nonzero(forbidden) == self._size - 1:
+            self._mend(forbidden, int(np.argmin(forbidden)))
+        return forbidden
+
+    def _mend(self, forbidden: NDArray[np.bool_], token: int) -> None:
+        """Forced text is tokenised by llama.cpp, which may answer with a token that is no text: spell it without."""
+        if self.allows(token):
+            return
+        text = self._matcher.compute_ff_bytes().decode("utf-8", "ignore")
+        spelled = self._tokenizer.greedy_tokenize(text)[:1]
+        if spelled and self.allows(spelled[0]):
+            forbidden[token], forbidden[spelled[0]] = True, False
 
     def allows(self, token: int) -> bool:
         """Whether one token may come next."""
@@ -98,6 +115,7 @@ class ConstraintCompiler:
     def __init__(self, vocabulary: Vocabulary, vocab_handle: Any) -> None:
         self._vocabulary = vocabulary
         self._vocab_handle = vocab_handle
+        self._read = {token: text for token, text in vocabulary.control_tokens.items() if vocabulary.piece(token)}
         self._tokenizer: llguidance.LLTokenizer | None = None
         self._fault = ""
         try:
@@ -119,22 +137,21 @@ class ConstraintCompiler:
             raise ConstraintError(f"kind {constraint.kind!r} is not one of {', '.join(GRAMMARS)}")
         if self._tokenizer is None:
             raise ConstraintError(self._fault)
-        grammar = make(constraint.body)
+        grammar = make(constraint.body + own_rules(constraint.markers, self._read))
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
             raise ConstraintError(_reason(matcher))
         if answer and not matcher.consume_tokens(list(answer)):
             raise ConstraintError("the tokens to resume from do not match it")
-        return Matcher(matcher, self._vocabulary.size)
+        return Matcher(matcher, self._tokenizer, self._vocabulary.size)
 
     def _build_tokenizer(self) -> llguidance.LLTokenizer:
         vocabulary = self._vocabulary
-        spellings: list[bytes] = []
-        for token in range(vocabulary.size):
-            spelling = vocabulary.spelling(token)
-            marks = token in vocabulary.user_tokens and spelling.startswith(b"<") and spelling.endswith(b">")
-            special = marks or token in vocabulary.control_tokens
-            spellings.append(SPECIAL_PREFIX + spelling if special else spelling)
+        special = vocabulary.control_tokens.keys() | vocabulary.end_tokens
+        spellings = [
+            (SPECIAL_PREFIX if token in special else b"") + vocabulary.spelling(token)
+            for token in range(vocabulary.size)
+        ]
         return llguidance.LLTokenizer.from_llamacpp(
             tokens=spellings,
             vocab_ptr=self._vocab_handle,
@@ -142,6 +159,24 @@ class ConstraintCompiler:
             eos_token=sorted(vocabulary.end_tokens) or None,
             slices=None,
         )
+
+
+def own_rules(markers: tuple[str, ...], controls: dict[int, str]) -> str:
+    """Rules of a grammar with markers, for a vocabulary of whose control tokens parsers read these: see `Constraint`."""
+    if not markers:
+        return ""
+    lines = [f"others: {_tokens([token for token, text in controls.items() if text not in markers])}"]
+    for place, marker in enumerate(markers):
+        own = [token for token, text in controls.items() if text == marker]
+        lines += [
+            f"token{place}: {_tokens(own)}",
+            f"marker{place}: {_tokens(own) if own else json.dumps(marker)}",
+        ]
+    return "\n".join([*lines, f"{NOTHING}: /a/ & /b/", ""])
+
+
+def _tokens(ids: list[int]) -> str:
+    return f"<[{','.join(map(str, sorted(ids)))}]>" if ids else NOTHING
 
 
 def _json_schema(body: str) -> str:

@@ -12,6 +12,7 @@ from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode
 from saiserve.chat.tool_formats import FORMATS
 from saiserve.chat.tool_grammar import tool_constraint
 from saiserve.chat.tool_parser import ToolCallParser
+from saiserve.engines.llamacpp.constraint import own_rules
 from saiserve.engines.messages import Constraint
 
 REFERRING = {
@@ -35,7 +36,8 @@ SAID = {
 def accepts(constraint: Constraint, text: str) -> bool:
     assert constraint.kind == "lark"
     tokenizer = llguidance.LLTokenizer("byte")
-    matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(constraint.body))
+    grammar = constraint.body + own_rules(constraint.markers, {})
+    matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar))
     assert not matcher.is_error(), matcher.get_error()
     tokens = tokenizer.tokenize_str(text)
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
