@@ -128,7 +128,8 @@ def _api_routes(api: Api) -> Iterable[BaseRoute]:
             for method, table in tables.items()
             if path in table
         }
-        yield Route(path, _ByMethod(endpoints), methods=list(endpoints))
+        # Every method ends at its path, so that none goes on to a path with `{id}` that the same words would fit.
+        yield Route(path, _ByMethod(endpoints))
 
 
 class _ByMethod:
@@ -139,7 +140,11 @@ class _ByMethod:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        await self._endpoints[scope["method"]](scope, receive, send)
+        endpoint = self._endpoints.get(scope["method"])
+        if endpoint is None:
+            await send_error(scope, send, _method_not_allowed(scope["method"], ", ".join(sorted(self._endpoints))))
+            return
+        await endpoint(scope, receive, send)
 
 
 class _Front:
@@ -156,7 +161,7 @@ class _Front:
             await _lifespan(receive, send)
             return
         if scope["type"] != "http":
-            await _refuse_websocket(receive, send)
+            await _refuse_websocket(scope, receive, send)
             return
         unread = UnreadBody(scope["headers"], receive, send)
         receive, send = unread.receive, unread.send
@@ -208,17 +213,21 @@ async def _routing_error(request: Request, exception: Exception) -> Response:
     path = request.scope["path"]
     if status == 405:
         allowed = dict(getattr(exception, "headers", None) or {}).get("Allow", "")
-        error = ApiError(
-            ErrorKind.METHOD_NOT_ALLOWED,
-            f"{request.method} is not served on this path; allowed: {allowed}.",
-            headers=(("Allow", allowed),),
-        )
+        error = _method_not_allowed(request.method, allowed)
     else:
         error = ApiError(ErrorKind.NOT_FOUND, _not_found_message(path))
     style = error_style(path)
     body = b"" if request.method == "HEAD" else error_body(error, style, request.scope["saiserve.request_id"])
     headers = dict(error_headers(error, style))
     return Response(body, error.row.status, headers, "application/json")
+
+
+def _method_not_allowed(method: str, allowed: str) -> ApiError:
+    return ApiError(
+        ErrorKind.METHOD_NOT_ALLOWED,
+        f"{method} is not served on this path; allowed: {allowed}.",
+        headers=(("Allow", allowed),),
+    )
 
 
 def _not_found_message(path: str) -> str:
@@ -247,12 +256,14 @@ def _no_websockets() -> ApiError:
     )
 
 
-async def _refuse_websocket(receive: Receive, send: Send) -> None:
+async def _refuse_websocket(scope: Scope, receive: Receive, send: Send) -> None:
     """Refuse a handshake that the server recognised as one."""
     await receive()
+    scope["saiserve.unique_id"] = token_hex(16)
+    request_id = _request_id(scope)
     error = _no_websockets()
-    body = error_body(error, error_style(""))
+    body = error_body(error, error_style(scope["path"]), request_id)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers.append((b"upgrade", b"HTTP/1.1"))
+    headers += [(b"upgrade", b"HTTP/1.1"), *_id_headers(request_id)]
     await send({"type": "websocket.http.response.start", "status": error.row.status, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": body, "more_body": False})

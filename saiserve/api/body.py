@@ -18,9 +18,11 @@ from saiserve.errors import ApiError, ErrorKind
 T = TypeVar("T")
 
 _OPAQUE = frozenset(
-    {"parameters", "input_schema", "schema", "input", "arguments", "chat_template_kwargs", "metadata", "json_schema"}
+    {"parameters", "input_schema", "schema", "input", "arguments", "chat_template_kwargs", "json_schema"}
 )
 """Objects under these keys are the client's own data: a null in them is a value."""
+_WRAPPER = ("response_format", "json_schema")
+"""Where OpenAI's `{name, schema, strict}` stands, which llama.cpp's `json_schema`, a schema itself, has the name of."""
 
 _PATH = re.compile(r"^(?P<fault>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
@@ -157,24 +159,19 @@ def _too_deep() -> ApiError:
     return invalid(f"The body is nested deeper than {limits.JSON_DEPTH_MAX} levels.")
 
 
-def _without_nulls(value: Any) -> Any:
+def _without_nulls(value: Any, under: str = "") -> Any:
     """Return the same data with null members dropped; depth is bounded by `_check_depth`."""
     if isinstance(value, dict):
         return {
             key: child
-            if key in _OPAQUE and isinstance(child, dict) and not _is_wrapper(child)
-            else _without_nulls(child)
+            if key in _OPAQUE and isinstance(child, dict) and (under, key) != _WRAPPER
+            else _without_nulls(child, key)
             for key, child in value.items()
             if child is not None
         }
     if isinstance(value, list):
         return [_without_nulls(child) for child in value]
     return value
-
-
-def _is_wrapper(value: dict[str, Any]) -> bool:
-    """Whether this is OpenAI's `json_schema: {name, schema, strict}` rather than a schema itself."""
-    return "schema" in value and "name" in value
 
 
 def _json_kind(value: Any) -> str:

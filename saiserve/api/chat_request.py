@@ -19,6 +19,7 @@ from saiserve.api.chat_tools import allowed_of, tool_choice_of, tools_of
 from saiserve.api.context import Origin
 from saiserve.api.images import image_from_url
 from saiserve.api.sampling import (
+    choices_of,
     grammar_constraint,
     max_tokens_of,
     sampling_of,
@@ -64,6 +65,8 @@ def decode_chat(data: bytes, origin: Origin) -> ChatRequest:
         ApiError: 400; `param` names the field at fault.
     """
     body = decode(data, ChatBody)
+    if any(modality != "text" for modality in body.modalities or ()):
+        raise invalid("modalities: only text is made here.", "modalities")
     custom = frozenset(tool.custom.name for tool in body.tools if tool.custom is not None)
     return ChatRequest(
         _request(body, data, origin),
@@ -84,7 +87,7 @@ def _request(body: ChatBody, data: bytes, origin: Origin) -> GenerationRequest:
         messages=messages,
         max_tokens=_max_tokens(body),
         stop=stop_of(body.stop),
-        choices=body.n,
+        choices=choices_of(body.n),
         tools=tools,
         tool_choice=tool_choice_of(body, tools),
         constraint=_constraint(body),
@@ -218,10 +221,12 @@ def _constraint(body: ChatBody) -> Constraint | None:
     if given.type == "json_schema":
         schema = given.json_schema.schema if given.json_schema is not None else given.schema
         if schema is None:
-            raise invalid("response_format.json_schema.schema: this field is required.", "response_format")
+            at = "response_format.json_schema.schema"
+            raise invalid(f"{at}: this field is required; it holds the schema itself, beside `name` and `strict`.", at)
         return schema_constraint(schema)
     raise invalid(
-        f"response_format.type: {given.type[:40]!r} is not one of text, json_object, json_schema.", "response_format"
+        f"response_format.type: {given.type[:40]!r} is not one of text, json_object, json_schema.",
+        "response_format.type",
     )
 
 

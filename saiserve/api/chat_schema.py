@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from saiserve import limits
 from saiserve.api.body import told
-from saiserve.api.sampling import Count, Effort, SamplingFields
+from saiserve.api.sampling import Choices, Count, Effort, SamplingFields, Verbosity
 from saiserve.api.tool_names import NAME_PATTERN
 
 
@@ -114,7 +114,7 @@ class NamedFunction(msgspec.Struct):
 class ToolChoiceBody(msgspec.Struct):
     """The object form of `tool_choice`."""
 
-    type: str
+    type: Annotated[str, told("function", "custom", "allowed_tools")]
     function: NamedFunction | None = None
     custom: NamedFunction | None = None
     allowed_tools: dict[str, Any] | None = None
@@ -147,13 +147,16 @@ class StreamOptions(msgspec.Struct):
 
 
 class ChatBody(SamplingFields, kw_only=True):
-    """The body of `POST /v1/chat/completions`; fields not listed are ignored."""
+    """The body of `POST /v1/chat/completions`; fields not listed are ignored.
+
+    The fields from `audio` on are read only to be checked: what they ask of OpenAI's servers has no meaning here.
+    """
 
     messages: Annotated[list[ChatMessageBody], Meta(min_length=1, max_length=limits.MESSAGES_MAX)]
     model: str | None = None
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
-    n: Annotated[int, Meta(ge=1, le=limits.CHOICES_MAX)] = 1
+    n: Choices = 1
     logprobs: bool = False
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     stream: bool = False
@@ -175,3 +178,17 @@ class ChatBody(SamplingFields, kw_only=True):
     verbose: bool = False
     timings_per_token: bool = False
     return_progress: bool = False
+    modalities: list[str] | None = None
+    audio: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
+    moderation: dict[str, Any] | None = None
+    parse_tool_calls: bool = True
+    prediction: dict[str, Any] | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] = "auto"
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    store: bool = False
+    verbosity: Verbosity | None = None
+    web_search_options: dict[str, Any] | None = None

@@ -83,9 +83,12 @@ def tool_choice_of(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
         allowed = given.allowed_tools or {}
         mode = allowed.get("mode", given.mode or "auto")
         return ToolChoice(choice_mode(str(mode), tools), parallel=parallel)
-    named = given.function or given.custom
+    if given.type not in {"function", "custom"}:
+        kinds = "function, custom, allowed_tools"
+        raise invalid(f"tool_choice.type: {given.type[:40]!r} is not one of {kinds}.", "tool_choice.type")
+    named = given.function if given.type == "function" else given.custom
     if named is None:
-        raise invalid("tool_choice.function: this field is required.", "tool_choice")
+        raise invalid(f"tool_choice.{given.type}: this field is required.", f"tool_choice.{given.type}")
     return ToolChoice(ToolChoiceMode.NAMED, named_tool(named.name, tools), parallel=parallel)
 
 

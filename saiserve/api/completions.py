@@ -17,7 +17,16 @@ from saiserve.api.errors import ErrorStyle, error_object
 from saiserve.api.gathered import GatheredAnswer
 from saiserve.api.openai_common import FINISH_REASONS, finite, token_text, usage_object
 from saiserve.api.prompts import PlainPrompt, prompts_of
-from saiserve.api.sampling import Count, SamplingFields, grammar_constraint, max_tokens_of, sampling_of, stop_of
+from saiserve.api.sampling import (
+    Choices,
+    Count,
+    SamplingFields,
+    choices_of,
+    grammar_constraint,
+    max_tokens_of,
+    sampling_of,
+    stop_of,
+)
 from saiserve.api.timings import FINGERPRINT, Stopwatch, timings_object
 from saiserve.chat.events import AnswerEvent, AnswerFailed, ChoiceFinished, TextDelta, Usage
 from saiserve.chat.request import Dialect, GenerationRequest
@@ -42,6 +51,8 @@ class CompletionRequest:
     suffix: str
     """What is to stand behind the answer."""
     timings_per_token: bool
+    is_unwritten: bool = False
+    """Whether no token is to be made (`max_tokens: 0`)."""
 
 
 class CompletionBody(SamplingFields, kw_only=True):
@@ -51,11 +62,11 @@ class CompletionBody(SamplingFields, kw_only=True):
     model: str | None = None
     max_tokens: Count | None = None
     n_predict: Count | None = None
-    n: Annotated[int, Meta(ge=1, le=limits.CHOICES_MAX)] = 1
+    n: Choices = 1
     best_of: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool = False
     suffix: str = ""
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | bool | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | bool | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     timings_per_token: bool = False
@@ -73,7 +84,8 @@ def decode_completion(data: bytes, origin: Origin) -> CompletionRequest:
     model = origin.model(body.model)
     card = origin.card(model)
     is_upstream = card is not None and card.is_upstream
-    if body.echo and body.logprobs and not is_upstream:
+    logprobs = (0 if body.logprobs else None) if isinstance(body.logprobs, bool) else body.logprobs
+    if body.echo and (logprobs is not None or body.n_probs) and not is_upstream:
         raise invalid(
             "echo: together with logprobs is not served; the prompt's own log-probabilities are not kept.", "echo"
         )
@@ -81,15 +93,14 @@ def decode_completion(data: bytes, origin: Origin) -> CompletionRequest:
         raise invalid("best_of: answers are not ranked here; leave it out or let it equal n.", "best_of")
     prompts = _prompts(body)
     given = body.max_tokens if body.max_tokens is not None else body.n_predict
-    logprobs = (0 if body.logprobs else None) if isinstance(body.logprobs, bool) else body.logprobs
     request = GenerationRequest(
         id=origin.request_id,
         dialect=Dialect.COMPLETIONS,
         model=model,
         sampling=sampling_of(body, origin.draw_seed, logprobs),
-        max_tokens=MAX_TOKENS_DEFAULT if given is None else max_tokens_of(given, "max_tokens"),
+        max_tokens=_max_tokens(given),
         stop=stop_of(body.stop),
-        choices=body.n,
+        choices=choices_of(body.n),
         constraint=grammar_constraint(body),
         stream=body.stream,
         stream_usage=body.stream_options is not None and body.stream_options.include_usage,
@@ -102,7 +113,14 @@ def decode_completion(data: bytes, origin: Origin) -> CompletionRequest:
     )
     if is_upstream:  # it echoes and fills in by itself
         return CompletionRequest(request, prompts, echo=False, suffix="", timings_per_token=False)
-    return CompletionRequest(request, prompts, body.echo, body.suffix, body.timings_per_token)
+    return CompletionRequest(request, prompts, body.echo, body.suffix, body.timings_per_token, is_unwritten=given == 0)
+
+
+def _max_tokens(given: int | None) -> int | None:
+    """Return the limit on the answer; 0 is one on this route alone: nothing but the prompt is wanted."""
+    if given is None:
+        return MAX_TOKENS_DEFAULT
+    return 0 if given == 0 else max_tokens_of(given, "max_tokens")
 
 
 def _prompts(body: CompletionBody) -> tuple[PlainPrompt, ...]:

@@ -1,7 +1,7 @@
 """Anthropic Messages, incoming: what a body means as a `GenerationRequest`.
 
-System messages stay where the client put them. Tool results come before the rest of their user turn. Blocks meant for
-Anthropic's own servers (billing header, redacted thinking) are left out of the prompt; `raw` keeps them.
+System messages stay where the client put them; a billing header meant for Anthropic's own servers is left out of the
+prompt, `raw` keeps it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
-from saiserve.api.body import decode, invalid, validate
+from saiserve.api.body import decode, invalid
 from saiserve.api.chat_request import continues_final
 from saiserve.api.context import Origin
-from saiserve.api.images import image_from_base64, image_from_url
-from saiserve.api.messages_schema import THINKING, Block, CountBody, ImageSource, MessageBody, MessagesBody
-from saiserve.api.messages_tools import referenced_tools, tool_choice_of, tools_of, unserved_tools_note
+from saiserve.api.messages_blocks import messages_of
+from saiserve.api.messages_schema import THINKING, Block, CountBody, MessagesBody
+from saiserve.api.messages_tools import changes_of, tool_choice_of, tools_of, unserved_tools_note
 from saiserve.api.sampling import (
     MIN_P_DEFAULT,
     TEMPERATURE_DEFAULT,
@@ -25,16 +23,13 @@ from saiserve.api.sampling import (
     schema_constraint,
     stop_of,
 )
-from saiserve.chat.request import Dialect, GenerationRequest, ImagePart, Message, Part, Role, TextPart, ToolCall
+from saiserve.chat.request import Dialect, GenerationRequest, Message, Role, TextPart
 from saiserve.engines.messages import Constraint, Sampling
 
-ROLES: dict[str, Role] = {"user": Role.USER, "assistant": Role.ASSISTANT, "system": Role.SYSTEM}
 BILLING_PREFIX = "x-anthropic-billing-header:"
 """A system block with this start changes from run to run and is not for the model."""
 INTERLEAVED = "interleaved-thinking"
 """The beta by which a thinking budget is one of a whole turn with its tool calls."""
-DROPPED = frozenset({"redacted_thinking", "mid_conv_tool_change", "compaction"})
-"""Blocks that only Anthropic's servers can read."""
 
 
 def decode_messages(data: bytes, origin: Origin) -> GenerationRequest:
@@ -73,14 +68,16 @@ def decode_count(data: bytes, origin: Origin) -> GenerationRequest:
 
 
 def _prompt(body: CountBody, origin: Origin, data: bytes) -> GenerationRequest:
-    tools = tools_of(body.tools, referenced_tools(body.messages))
-    note = unserved_tools_note(body.tools)
+    changes = changes_of(body.messages)
+    given = [*body.tools, *changes.defined]
+    tools = tools_of(given, changes)
+    note = unserved_tools_note(given)
     system = _system(body.system)
     if note:
         system = (*system, Message(Role.SYSTEM, (TextPart(note),)))
     messages = system
     for index, message in enumerate(body.messages):
-        messages += tuple(_messages(message, f"messages[{index}]"))
+        messages += tuple(messages_of(message, f"messages[{index}]"))
     return GenerationRequest(
         id=origin.request_id,
         dialect=Dialect.MESSAGES,
@@ -113,106 +110,6 @@ def _text(block: Block, at: str) -> str:
     if block.type != "text" or block.text is None:
         raise invalid(f"{at}: only text blocks are taken here.", at)
     return block.text
-
-
-def _messages(body: MessageBody, at: str) -> list[Message]:
-    """Return one body message as canonical ones: tool results first, then what remains of the turn."""
-    role = ROLES.get(body.role)
-    if role is None:
-        raise invalid(f"{at}.role: {body.role[:40]!r} is not one of {', '.join(ROLES)}.", f"{at}.role")
-    if isinstance(body.content, str):
-        return [Message(role, (TextPart(body.content),))]
-    results: list[Message] = []
-    parts: list[Part] = []
-    calls: list[ToolCall] = []
-    reasoning = ""
-    for index, block in enumerate(body.content):
-        here = f"{at}.content[{index}]"
-        match block.type:
-            case "tool_result":
-                results.append(_tool_result(block, here))
-            case "tool_use" | "server_tool_use":
-                calls.append(_tool_use(block, here))
-            case "thinking":
-                reasoning += block.thinking
-            case _:
-                parts += _parts(block, here)
-    if calls and role is not Role.ASSISTANT:
-        raise invalid(f"{at}.content: only assistant messages hold tool_use blocks.", f"{at}.content")
-    if results and role is not Role.USER:
-        raise invalid(f"{at}.content: only user messages hold tool_result blocks.", f"{at}.content")
-    if results and not parts:
-        return results
-    return [*results, Message(role, tuple(parts), reasoning=reasoning, tool_calls=tuple(calls))]
-
-
-def _tool_use(block: Block, at: str) -> ToolCall:
-    if not block.id or not block.name:
-        raise invalid(f"{at}: a {block.type} block needs id and name.", at)
-    arguments = block.input if block.input is not None else {}
-    return ToolCall(id=block.id, name=block.name, arguments=msgspec.json.encode(arguments).decode())
-
-
-def _tool_result(block: Block, at: str) -> Message:
-    if not block.tool_use_id:
-        raise invalid(f"{at}.tool_use_id: this field is required.", f"{at}.tool_use_id")
-    content = block.content
-    parts: list[Part] = []
-    if isinstance(content, str):
-        parts.append(TextPart(content))
-    elif content is not None:
-        for index, inner in enumerate(validate(content, list[Block], f"{at}.content")):
-            parts += _parts(inner, f"{at}.content[{index}]")
-    return Message(Role.TOOL, tuple(parts), tool_call_id=block.tool_use_id, is_error=block.is_error)
-
-
-def _parts(block: Block, at: str) -> list[Part]:
-    """Return what a block shows to the model; an empty text block shows nothing."""
-    match block.type:
-        case "text":
-            if block.text is None:
-                raise invalid(f"{at}.text: this field is required.", f"{at}.text")
-            return [TextPart(block.text)] if block.text else []
-        case "image":
-            return [_image(block, at)]
-        case "document":
-            return [_document(block, at)]
-        case "tool_reference":
-            return [TextPart(f"The tool {block.tool_name} can now be called.")]
-        case "search_result":
-            source = block.source if isinstance(block.source, str) else ""
-            return [TextPart(f"{block.title}\n{source}\n{_inner_text(block.content, at)}")]
-        case dropped if dropped in DROPPED:
-            return []
-        case other if other.endswith("_tool_result"):
-            return [TextPart(msgspec.json.encode(block.content).decode())]
-    raise invalid(f"{at}.type: {block.type[:40]!r} blocks are not taken here.", f"{at}.type")
-
-
-def _inner_text(content: Any, at: str) -> str:
-    if isinstance(content, str):
-        return content
-    blocks = validate(content or [], list[Block], f"{at}.content")
-    return "\n".join(block.text or "" for block in blocks)
-
-
-def _image(block: Block, at: str) -> ImagePart:
-    source = block.source
-    if not isinstance(source, ImageSource):
-        raise invalid(f"{at}.source: this field is required.", f"{at}.source")
-    if source.type == "base64":
-        return image_from_base64(source.media_type, source.data, f"{at}.source")
-    if source.type == "url":
-        return image_from_url(source.url, f"{at}.source.url")
-    raise invalid(f"{at}.source.type: {source.type[:40]!r} is not taken here; use base64.", f"{at}.source.type")
-
-
-def _document(block: Block, at: str) -> TextPart:
-    source = block.source
-    if not isinstance(source, ImageSource) or source.type not in {"text", "content"}:
-        raise invalid(f"{at}.source: only text documents are taken here.", f"{at}.source")
-    text = source.data if source.type == "text" else _inner_text(source.content, f"{at}.source")
-    return TextPart(f"{block.title}\n{text}" if block.title else text)
 
 
 def _constraint(body: CountBody) -> Constraint | None:

@@ -6,14 +6,21 @@ model, which is told so instead. Deferred tools are shown once a tool result has
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from saiserve.api.body import invalid
-from saiserve.api.messages_schema import MessageBody, ToolBody, ToolChoiceBody
+from saiserve.api.messages_schema import Block, MessageBody, ToolBody, ToolChoiceBody
 from saiserve.api.tool_names import check_tool_name
 from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode
 
 _STRING = {"type": "string"}
+_POINT = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
+COMPUTER_ACTIONS = (
+    "screenshot", "cursor_position", "mouse_move", "left_click", "left_click_drag", "right_click", "middle_click",
+    "double_click", "triple_click", "left_mouse_down", "left_mouse_up", "scroll", "type", "key", "hold_key", "wait",
+)  # fmt: skip
 CLIENT_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
     "bash_": (
         "Run a command in a persistent bash shell.",
@@ -34,6 +41,22 @@ CLIENT_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
                 "view_range": {"type": "array", "items": {"type": "integer"}},
             },
             "required": ["command", "path"],
+        },
+    ),
+    "computer_20": (
+        "See the screen and use its mouse and keyboard. Coordinates are pixels from the top left.",
+        {
+            "type": "object",
+            "properties": {
+                "action": {"type": "string", "enum": list(COMPUTER_ACTIONS)},
+                "coordinate": _POINT,
+                "start_coordinate": _POINT,
+                "text": _STRING,
+                "duration": {"type": "number"},
+                "scroll_direction": {"type": "string", "enum": ["up", "down", "left", "right"]},
+                "scroll_amount": {"type": "integer"},
+            },
+            "required": ["action"],
         },
     ),
     "memory_": (
@@ -58,8 +81,8 @@ CLIENT_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
 """Typed tools that the client executes, by the start of their type: description and input schema."""
 
 
-def tools_of(bodies: list[ToolBody], referenced: frozenset[str]) -> tuple[Tool, ...]:
-    """Return the tools shown to the model.
+def tools_of(bodies: list[ToolBody], changes: ToolChanges) -> tuple[Tool, ...]:
+    """Return the tools shown to the model, after what the conversation changed.
 
     Raises:
         ApiError: 400 for a tool without a good name or a schema, and for two of one name.
@@ -67,7 +90,7 @@ def tools_of(bodies: list[ToolBody], referenced: frozenset[str]) -> tuple[Tool, 
     tools: list[Tool] = []
     for index, body in enumerate(bodies):
         tool = _tool(body, f"tools[{index}]")
-        if tool is None or (body.defer_loading and body.name not in referenced):
+        if tool is None or (body.defer_loading and body.name not in changes.shown) or tool.name in changes.removed:
             continue
         if tool.name in {other.name for other in tools}:
             raise invalid(f"tools[{index}].name: {tool.name!r} is defined twice.", f"tools[{index}].name")
@@ -83,26 +106,56 @@ def _tool(body: ToolBody, at: str) -> Tool | None:
         return Tool(body.name, body.description, body.input_schema, strict=body.strict)
     for start, (description, schema) in CLIENT_TOOLS.items():
         if body.type.startswith(start):
-            name = body.name or start.rstrip("_")
+            name = body.name or start.rstrip("_20")
             check_tool_name(name, f"{at}.name")
             return Tool(name, description, schema)
     return None
 
 
-def referenced_tools(messages: list[MessageBody]) -> frozenset[str]:
-    """Return the names that tool results have referred to, or that were called, anywhere in the conversation."""
-    names: set[str] = set()
+@dataclass(frozen=True, slots=True)
+class ToolChanges:
+    """What a conversation has done to its tools by its end."""
+
+    shown: frozenset[str] = frozenset()
+    """Deferred tools that results have referred to, that were added or that were called."""
+    removed: frozenset[str] = frozenset()
+    defined: tuple[ToolBody, ...] = ()
+    """Tools that the conversation itself defines, the last of each name."""
+
+
+def changes_of(messages: list[MessageBody]) -> ToolChanges:
+    """Return the changes that a conversation's blocks make."""
+    shown: set[str] = set()
+    removed: set[str] = set()
+    defined: dict[str, ToolBody] = {}
+    for block in _blocks(messages):
+        change = block.tool
+        if block.type == "tool_use":
+            shown.add(block.name)
+        elif block.type == "tool_reference":
+            shown.add(block.tool_name)
+        elif block.type == "tool_addition" and change is not None:
+            name = change.name if change.definition is None else change.definition.name
+            if change.definition is not None:
+                defined[name] = change.definition
+            shown.add(name)
+            removed.discard(name)
+        elif block.type == "tool_removal" and change is not None:
+            removed.add(change.name)
+    return ToolChanges(frozenset(shown), frozenset(removed), tuple(defined.values()))
+
+
+def _blocks(messages: list[MessageBody]) -> Iterator[Block]:
+    """Yield the blocks of a conversation in order, the changes of compacted parts and references in results too."""
     for message in messages:
         for block in message.content if isinstance(message.content, list) else ():
-            if block.type == "tool_use":
-                names.add(block.name)
-            inner = block.content if isinstance(block.content, list) else []
-            names |= {
-                str(item.get("tool_name", ""))
-                for item in inner
-                if isinstance(item, dict) and item.get("type") == "tool_reference"
-            }
-    return frozenset(names)
+            yield from block.tool_changes
+            yield block
+            content = block.content
+            found = content.get("tool_references") if isinstance(content, dict) else content
+            for item in found if isinstance(found, list) else []:
+                if isinstance(item, dict) and item.get("type") == "tool_reference":
+                    yield Block("tool_reference", tool_name=str(item.get("tool_name", "")))
 
 
 def unserved_tools_note(bodies: list[ToolBody]) -> str:

@@ -13,7 +13,16 @@ from saiserve.api.bias import bias_pairs, text_pairs
 from saiserve.api.body import decode, invalid
 from saiserve.api.context import Origin
 from saiserve.api.prompts import PlainPrompt, prompts_of
-from saiserve.api.sampling import Count, SamplingFields, grammar_constraint, max_tokens_of, sampling_of, stop_of
+from saiserve.api.sampling import (
+    Choices,
+    Count,
+    SamplingFields,
+    choices_of,
+    grammar_constraint,
+    max_tokens_of,
+    sampling_of,
+    stop_of,
+)
 from saiserve.chat.request import Dialect, GenerationRequest
 
 
@@ -23,10 +32,9 @@ class NativeFields(SamplingFields, kw_only=True):
     model: str | None = None
     n_predict: Count | None = None
     max_tokens: Count | None = None
-    n: Annotated[int, Meta(ge=1, le=limits.CHOICES_MAX)] = 1
-    n_cmpl: Annotated[int, Meta(ge=1, le=limits.CHOICES_MAX)] | None = None
+    n: Choices = 1
+    n_cmpl: Choices | None = None
     stream: bool = False
-    return_tokens: bool = False
     post_sampling_probs: bool = False
     timings_per_token: bool = False
     return_progress: bool = False
@@ -86,7 +94,7 @@ def native_request(
     body: NativeFields, prompts: tuple[PlainPrompt, ...], origin: Origin, data: bytes, *, is_list: bool = False
 ) -> NativeRequest:
     """Return a native body's meaning with prompts that are already found."""
-    choices = body.n_cmpl if body.n_cmpl is not None else body.n
+    choices = choices_of(body.n) if body.n_cmpl is None else choices_of(body.n_cmpl, "n_cmpl")
     if len(prompts) * choices > limits.PROMPT_CHOICES_MAX:
         raise invalid(f"prompt: prompts times n is at most {limits.PROMPT_CHOICES_MAX}.", "prompt")
     given = body.n_predict if body.n_predict is not None else body.max_tokens

@@ -21,6 +21,7 @@ from saiserve.api.prompts import PlainPrompt, text_of, with_prompt
 from saiserve.api.service import Answering
 from saiserve.api.several import Several
 from saiserve.api.sse import Streamed, Whole
+from saiserve.api.unwritten import Unwritten
 from saiserve.chat.request import GenerationRequest
 
 
@@ -53,9 +54,11 @@ async def create_completion(api: Api, call: Call) -> Streamed | Whole:
     base = requests[0]
     choices = base.choices * len(requests)
     answering: Answering = api.service
-    if len(requests) > 1 or asked.echo:
-        shown = zip(asked.prompts, requests, strict=True)
-        openings = [prompt.text or await text_of(api, one) for prompt, one in shown] if asked.echo else None
+    shown = zip(asked.prompts, requests, strict=True)
+    openings = [prompt.text or await text_of(api, one) for prompt, one in shown] if asked.echo else None
+    if asked.is_unwritten:
+        answering = Unwritten(api.service, requests, openings)
+    elif len(requests) > 1 or asked.echo:
         answering = Several(api.service, requests, openings)
     prepared = api.prepared(base)
     completion_id = f"cmpl-{base.id}"

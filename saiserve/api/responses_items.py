@@ -1,21 +1,23 @@
 """Responses input: items as canonical messages.
 
 Reasoning, text and calls that follow each other are one assistant message; each output follows the call it belongs to
-as the client placed it. Items of hosted tools become plain calls and outputs, so that nothing is lost.
+as the client placed it. Items of hosted tools become plain calls and outputs (`responses_calls`), so that nothing a
+model can read is lost.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-import msgspec
-
-from saiserve.api.body import invalid
+from saiserve.api.body import invalid, validate
 from saiserve.api.images import image_from_url
+from saiserve.api.responses_calls import CALLS, DROPPED, OUTPUTS, call_of, flattened, result_of, text_of
 from saiserve.api.responses_schema import Content, Item
-from saiserve.chat.request import Message, Part, Role, TextPart, ToolCall
+from saiserve.chat.request import Message, Part, Role, TextPart
 
 ROLES: dict[str, Role] = {
     "system": Role.SYSTEM,
@@ -23,8 +25,6 @@ ROLES: dict[str, Role] = {
     "user": Role.USER,
     "assistant": Role.ASSISTANT,
 }
-DROPPED = frozenset({"compaction", "tool_search_call", "tool_search_output", "additional_tools", "program"})
-"""Items that only OpenAI's servers can read or that say nothing to a model."""
 CARRIED_PREFIX = b"saiserve:"
 """Begins the `encrypted_content` made here: reasoning carried by a client that keeps its own history."""
 
@@ -38,25 +38,53 @@ def messages_of(given: str | list[Item] | None) -> tuple[Message, ...]:
     if given is None or isinstance(given, str):
         return (Message(Role.USER, (TextPart(given or ""),)),)
     messages: list[Message] = []
+    calls = _OpenCalls()
     for index, item in enumerate(given):
-        message = _message(item, f"input[{index}]")
-        if message is None:
-            continue
-        if messages and _continues(messages[-1], message):
-            messages[-1] = _merged(messages[-1], message)
-        else:
-            messages.append(message)
+        for message in _messages(item, f"input[{index}]", calls):
+            if messages and _continues(messages[-1], message):
+                messages[-1] = _merged(messages[-1], message)
+            else:
+                messages.append(message)
     return tuple(messages)
 
 
-def flattened(namespace: str, name: str) -> str:
-    """Return the name under which a model knows a tool of a namespace."""
-    return f"{namespace}__{name}" if namespace else name
+def is_reference(item: Item) -> bool:
+    """Whether an item only names one that the server is to have; the type may be left out."""
+    is_bare = item.type == "message" and not item.role and item.content is None and bool(item.id)
+    return item.type == "item_reference" or is_bare
 
 
 def carried(reasoning: str) -> str:
     """Return reasoning as `encrypted_content`: opaque to the client, read back by `messages_of`."""
     return base64.b64encode(CARRIED_PREFIX + reasoning.encode()).decode()
+
+
+@dataclass(slots=True)
+class _OpenCalls:
+    """The calls so far, to find the one that an output without its id belongs to."""
+
+    ids: dict[str, str] = field(default_factory=dict)
+    """By the id of the item, where that is another than the call's."""
+    by_name: dict[str, list[str]] = field(default_factory=dict)
+    """Ids of calls, also all of them under an empty name."""
+    answered: set[str] = field(default_factory=set)
+
+    def add(self, item_id: str, call_id: str, name: str) -> None:
+        """Note a call."""
+        if item_id:
+            self.ids[item_id] = call_id
+        for key in ("", name):
+            self.by_name.setdefault(key, []).append(call_id)
+
+    def close(self, given: str, name: str) -> str:
+        """Return the id of the call that an output answers: the one it gives, else the last open call of that name."""
+        call_id = self.ids.get(given, given)
+        waiting = self.by_name.get(name, [])
+        while not call_id and waiting:
+            last = waiting.pop()
+            call_id = last if last not in self.answered else ""
+        self.answered.add(call_id)
+        return call_id
 
 
 def _continues(last: Message, message: Message) -> bool:
@@ -75,39 +103,63 @@ def _merged(last: Message, message: Message) -> Message:
     )
 
 
-def _message(item: Item, at: str) -> Message | None:
-    match item.type:
-        case "message":
-            role = ROLES.get(item.role)
-            if role is None:
-                raise invalid(f"{at}.role: {item.role[:40]!r} is not one of {', '.join(ROLES)}.", f"{at}.role")
-            if item.content is None:
-                raise invalid(f"{at}.content: this field is required.", f"{at}.content")
-            return Message(role, _parts(item.content, f"{at}.content"))
-        case "reasoning":
-            return Message(Role.ASSISTANT, reasoning=_reasoning(item))
-        case "item_reference":
-            raise invalid(f"{at}: items are not kept here; send the item itself.", at)
-        case dropped if dropped in DROPPED:
-            return None
-        case call if call.endswith("_call"):
-            return Message(Role.ASSISTANT, tool_calls=(_call(item, at),))
-        case output if output.endswith("_output"):
-            if not item.call_id:
-                raise invalid(f"{at}.call_id: this field is required.", f"{at}.call_id")
-            return Message(Role.TOOL, _parts(item.output or "", f"{at}.output"), tool_call_id=item.call_id)
-    raise invalid(f"{at}.type: {item.type[:40]!r} items are not taken here.", f"{at}.type")
+def _messages(item: Item, at: str, calls: _OpenCalls) -> Iterator[Message]:
+    """Yield what one item says: a call may hold its result."""
+    if is_reference(item):
+        raise invalid(f"{at}: no kept response holds this item; send the item itself.", at)
+    if item.type == "message":
+        yield _said(item, at)
+    elif item.type == "reasoning":
+        yield Message(Role.ASSISTANT, reasoning=_reasoning(item))
+    elif item.type in DROPPED:
+        return
+    elif item.type == "mcp_approval_response":
+        answer = "approved" if item.approve else "refused"
+        text = f"{answer}: {item.reason}" if item.reason else answer
+        yield Message(Role.TOOL, (TextPart(text),), tool_call_id=item.approval_request_id)
+    elif item.type in OUTPUTS or item.type.endswith("_output"):
+        yield _output(item, at, calls)
+    elif item.type in CALLS or item.type.endswith("_call"):
+        call = call_of(item, at)
+        calls.add(item.id, call.id, call.name)
+        yield Message(Role.ASSISTANT, tool_calls=(call,))
+        result = result_of(item)
+        if result is not None:
+            yield Message(Role.TOOL, (TextPart(result),), tool_call_id=calls.close(call.id, ""))
+    else:
+        raise invalid(f"{at}.type: {item.type[:40]!r} items are not taken here.", f"{at}.type")
 
 
-def _call(item: Item, at: str) -> ToolCall:
-    call_id = item.call_id or item.id
-    if item.type == "function_call":
-        if not item.name or item.arguments is None or not call_id:
-            raise invalid(f"{at}: a function_call needs call_id, name and arguments.", at)
-        return ToolCall(call_id, flattened(item.namespace, item.name), item.arguments, item.namespace)
-    body = {"input": item.input} if item.input is not None else {}
-    name = flattened(item.namespace, item.name or item.type.removesuffix("_call"))
-    return ToolCall(call_id, name, msgspec.json.encode(body).decode(), item.namespace)
+def _said(item: Item, at: str) -> Message:
+    role = ROLES.get(item.role)
+    if role is None:
+        raise invalid(f"{at}.role: {item.role[:40]!r} is not one of {', '.join(ROLES)}.", f"{at}.role")
+    if item.content is None:
+        raise invalid(f"{at}.content: this field is required.", f"{at}.content")
+    return Message(role, _parts(item.content, f"{at}.content"))
+
+
+def _output(item: Item, at: str, calls: _OpenCalls) -> Message:
+    name = flattened(item.namespace, item.name)
+    member = OUTPUTS.get(item.type, "output")
+    parts = _came(getattr(item, member), item, f"{at}.{member}")
+    is_function = item.type == "function_call_output"
+    given = item.call_id or ("" if is_function else item.id)
+    if not given and not is_function:
+        raise invalid(f"{at}.call_id: this field is required.", f"{at}.call_id")
+    call_id = calls.close(given, name)
+    return Message(Role.TOOL, parts, name=name, tool_call_id=call_id, is_error=item.status == "failed")
+
+
+def _came(value: Any, item: Item, at: str) -> tuple[Part, ...]:
+    """Return what an output shows: texts and images as such, anything else as JSON."""
+    if value is None:
+        return (TextPart(item.status),) if item.type == "apply_patch_call_output" else ()
+    if isinstance(value, dict) and isinstance(value.get("image_url"), str):
+        return (image_from_url(value["image_url"], f"{at}.image_url"),)
+    if isinstance(value, list) and item.type in {"function_call_output", "custom_tool_call_output"}:
+        return _parts(validate(value, list[Content], at), at)
+    return (TextPart(text_of(value)),)
 
 
 def _parts(content: str | list[Content], at: str) -> tuple[Part, ...]:
@@ -124,7 +176,7 @@ def _part(part: Content, at: str) -> Part:
             return TextPart(part.text)
         case "refusal":
             return TextPart(part.refusal)
-        case "input_image":
+        case "input_image" | "computer_screenshot":
             if part.image_url is None:
                 raise invalid(f"{at}.image_url: this field is required; files are not kept here.", f"{at}.image_url")
             return image_from_url(part.image_url, f"{at}.image_url")

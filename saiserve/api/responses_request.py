@@ -9,6 +9,7 @@ from saiserve.api.body import invalid, parse_object, validate
 from saiserve.api.chat_request import continues_final
 from saiserve.api.context import Origin
 from saiserve.api.responses_items import messages_of
+from saiserve.api.responses_references import references
 from saiserve.api.responses_schema import ResponsesBody
 from saiserve.api.responses_tools import ToolSet, allowed_of, tool_choice_of, tool_set
 from saiserve.api.sampling import MIN_P_DEFAULT, TEMPERATURE_DEFAULT, TOP_K_DEFAULT, TOP_P_DEFAULT, schema_constraint
@@ -47,7 +48,7 @@ def decode_response(
     raw = parse_object(data)
     body = body if body is not None else validate(raw, ResponsesBody)
     _check_unserved(body)
-    tools = tool_set(body.tools)
+    tools = tool_set(body.tools, body.input)
     allowed = allowed_of(body.tool_choice, tools.tools)
     new_messages = messages_of(body.input)
     messages = (*_leading(body, tools), *history, *new_messages)
@@ -67,7 +68,7 @@ def decode_response(
         messages=messages,
         max_tokens=body.max_output_tokens,
         tools=allowed,
-        tool_choice=tool_choice_of(body.tool_choice, allowed, parallel=body.parallel_tool_calls),
+        tool_choice=tool_choice_of(body.tool_choice, allowed, tools.hosted, parallel=body.parallel_tool_calls),
         constraint=_constraint(body),
         stream=body.stream,
         stream_usage=True,
@@ -76,7 +77,7 @@ def decode_response(
         key_name=origin.key_name,
         template_options=_template_options(body),
         # An upstream does not know our stored responses, so it cannot be sent the client's own bytes then.
-        raw=b"" if history else data,
+        raw=b"" if history or references(raw.get("input")) else data,
         created=origin.created,
         progress=body.return_progress and body.stream,
     )
@@ -98,6 +99,8 @@ def _check_unserved(body: ResponsesBody) -> None:
         raise invalid("background: true is not served here; use stream.", "background")
     if body.conversation is not None:
         raise invalid("conversation: is not served here; use previous_response_id or send the history.", "conversation")
+    if body.prompt is not None:
+        raise invalid("prompt: templates are not kept here; send instructions and input.", "prompt")
 
 
 def _leading(body: ResponsesBody, tools: ToolSet) -> tuple[Message, ...]:
@@ -120,9 +123,16 @@ def _constraint(body: ResponsesBody) -> Constraint | None:
 
 
 def _template_options(body: ResponsesBody) -> dict[str, Any]:
-    if body.reasoning is None or not body.reasoning.effort:
-        return {}
-    return {"reasoning_effort": body.reasoning.effort, "enable_thinking": body.reasoning.effort != "none"}
+    effort = _effort(body)
+    return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+
+
+def _effort(body: ResponsesBody) -> str | None:
+    """Return how hard to think: what the input last changed it to, else what the request says."""
+    for item in reversed(body.input if isinstance(body.input, list) else []):
+        if item.type == "configuration_update" and item.reasoning is not None and item.reasoning.effort is not None:
+            return item.reasoning.effort
+    return None if body.reasoning is None else body.reasoning.effort
 
 
 def _echo(body: ResponsesBody, raw: dict[str, Any], request: GenerationRequest) -> dict[str, Any]:
@@ -137,11 +147,11 @@ def _echo(body: ResponsesBody, raw: dict[str, Any], request: GenerationRequest) 
         "tool_choice": raw.get("tool_choice", "auto"),
         "tools": raw.get("tools", []),
         "max_output_tokens": body.max_output_tokens,
-        "max_tool_calls": None,
+        "max_tool_calls": body.max_tool_calls,
         "previous_response_id": body.previous_response_id,
         "prompt_cache_key": body.prompt_cache_key or None,
         "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
-        "safety_identifier": None,
+        "safety_identifier": body.safety_identifier,
         "service_tier": "default",
         "store": body.store,
         "text": raw.get("text") or {"format": {"type": "text"}},

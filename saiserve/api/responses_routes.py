@@ -11,6 +11,7 @@ from saiserve.api.body import decode, invalid, validate
 from saiserve.api.context import Api, decoded
 from saiserve.api.http import Call, Reply, json_reply
 from saiserve.api.responses_items import messages_of
+from saiserve.api.responses_references import resolved
 from saiserve.api.responses_reply import ResponseCollector, ResponseEncoder
 from saiserve.api.responses_request import ResponseRequest, decode_response
 from saiserve.api.responses_schema import Item, ResponsesBody
@@ -21,7 +22,7 @@ from saiserve.errors import ApiError
 
 async def create_response(api: Api, call: Call) -> Streamed | Whole:
     """`POST /v1/responses`."""
-    body = await decoded(call, decode, ResponsesBody)
+    body = await _body(api, call)
     history = await _history(api, call, body)
     asked = await decoded(call, decode_response, api.origin(call), history, body)
     prepared = api.prepared(asked.request)
@@ -38,6 +39,14 @@ async def create_response(api: Api, call: Call) -> Streamed | Whole:
     if asked.request.stream:
         return Streamed(api.service, prepared, encoder, api.keepalive_s)
     return Whole(api.service, prepared, ResponseCollector(encoder))
+
+
+async def _body(api: Api, call: Call) -> ResponsesBody:
+    """Return the body with the items in place that it only names."""
+    body = await decoded(call, decode, ResponsesBody)
+    if isinstance(body.input, list):
+        body.input = await resolved(body.input, partial(api.responses.get, key_name=call.key_name))
+    return body
 
 
 async def _history(api: Api, call: Call, body: ResponsesBody) -> tuple[Message, ...]:
@@ -62,7 +71,7 @@ def _keep(api: Api, asked: ResponseRequest, history: tuple[Message, ...], body: 
 
 async def count_input_tokens(api: Api, call: Call) -> Reply:
     """`POST /v1/responses/input_tokens`."""
-    body = await decoded(call, decode, ResponsesBody)
+    body = await _body(api, call)
     asked = await decoded(call, decode_response, api.origin(call), await _history(api, call, body), body)
     counted = await api.service.count(api.prepared(asked.request).request)
     return json_reply({"object": "response.input_tokens", "input_tokens": counted.tokens})

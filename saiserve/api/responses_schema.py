@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from saiserve import limits
-from saiserve.api.sampling import Effort, Fraction, Temperature
+from saiserve.api.sampling import Effort, Fraction, Temperature, Verbosity
 
 
 class Content(msgspec.Struct):
@@ -20,8 +20,17 @@ class Content(msgspec.Struct):
     image_url: str | None = None
 
 
+class EffortBody(msgspec.Struct):
+    """`reasoning` of a `configuration_update`."""
+
+    effort: Effort | None = None
+
+
 class Item(msgspec.Struct):
-    """One input item; which fields are set depends on `type`, a message may go without."""
+    """One input item; which fields are set depends on `type`, a message may go without.
+
+    The fields from `action` on are what calls of hosted tools hold; see `responses_calls`.
+    """
 
     type: str = "message"
     id: str = ""
@@ -30,11 +39,34 @@ class Item(msgspec.Struct):
     call_id: str = ""
     name: str = ""
     namespace: str = ""
-    arguments: str | None = None
+    arguments: str | dict[str, Any] | None = None
     input: Any = None
-    output: str | list[Content] | None = None
+    output: str | list[dict[str, Any]] | dict[str, Any] | None = None
     summary: list[Content] = []
     encrypted_content: str | None = None
+    status: str = ""
+    tools: list[dict[str, Any]] = []
+    reasoning: EffortBody | None = None
+    approval_request_id: str = ""
+    approve: bool = False
+    reason: str = ""
+    server_label: str = ""
+    action: Any = None
+    actions: Any = None
+    pending_safety_checks: Any = None
+    environment: Any = None
+    operation: Any = None
+    queries: Any = None
+    code: str | None = None
+    revised_prompt: str | None = None
+    size: str | None = None
+    quality: str | None = None
+    background: str | None = None
+    output_format: str | None = None
+    result: str | None = None
+    results: Any = None
+    outputs: Any = None
+    error: Any = None
 
 
 class Grammar(msgspec.Struct):
@@ -80,7 +112,7 @@ class TextBody(msgspec.Struct):
     """`text`."""
 
     format: FormatBody | None = None
-    verbosity: str = ""
+    verbosity: Verbosity | None = None
 
 
 class ReasoningBody(msgspec.Struct):
@@ -90,8 +122,17 @@ class ReasoningBody(msgspec.Struct):
     summary: str = ""
 
 
+class StreamOptions(msgspec.Struct):
+    """`stream_options`."""
+
+    include_obfuscation: bool = False
+
+
 class ResponsesBody(msgspec.Struct, kw_only=True):
-    """The body of `POST /v1/responses`; fields not listed are ignored."""
+    """The body of `POST /v1/responses`; fields not listed are ignored.
+
+    The fields from `context_management` on are read only to be checked: they steer OpenAI's servers.
+    """
 
     model: str | None = None
     input: str | Annotated[list[Item], Meta(max_length=limits.MESSAGES_MAX)] | None = None
@@ -117,3 +158,12 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     prompt_cache_key: str = ""
     timings_per_token: bool = False
     return_progress: bool = False
+    prompt: dict[str, Any] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    safety_identifier: str | None = None
+    stream_options: StreamOptions | None = None
+    context_management: list[dict[str, Any]] | None = None
+    moderation: dict[str, Any] | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    service_tier: str | None = None

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from saiserve import limits
 from saiserve.api.body import invalid, validate
 from saiserve.api.chat_tools import FREE_FORM_PARAMETERS, choice_mode, named_tool, narrowed
-from saiserve.api.responses_items import flattened
-from saiserve.api.responses_schema import Grammar, ToolBody, ToolChoiceBody
+from saiserve.api.responses_calls import LOADING, flattened
+from saiserve.api.responses_schema import Grammar, Item, ToolBody, ToolChoiceBody
 from saiserve.api.tool_names import check_tool_name
 from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode
 from saiserve.engines.messages import Constraint
@@ -31,10 +32,12 @@ class ToolSet:
     """Flat names of free-form tools."""
     unserved: tuple[str, ...] = ()
     """Hosted tools the model is told it does not have."""
+    hosted: frozenset[str] = frozenset()
+    """Types of all tools that cannot run here."""
 
 
-def tool_set(bodies: list[ToolBody]) -> ToolSet:
-    """Return the tools the model is shown, and what became of the rest.
+def tool_set(bodies: list[ToolBody], given: str | list[Item] | None = None) -> ToolSet:
+    """Return the tools the model is shown, and what became of the rest; `given` is the input, whose items may add some.
 
     Raises:
         ApiError: 400 for a tool without a name, and for two of one name.
@@ -46,7 +49,10 @@ def tool_set(bodies: list[ToolBody]) -> ToolSet:
     for name in names:
         if names.count(name) > 1:
             raise invalid(f"tools: {name!r} is defined twice.", "tools")
-    return ToolSet(tuple(gathered.tools), frozenset(gathered.custom), tuple(gathered.unserved))
+    gathered.load(given if isinstance(given, list) else [])
+    return ToolSet(
+        tuple(gathered.tools), frozenset(gathered.custom), tuple(gathered.unserved), frozenset(gathered.hosted)
+    )
 
 
 @dataclass(slots=True)
@@ -54,6 +60,19 @@ class _Gathered:
     tools: list[Tool] = field(default_factory=list)
     custom: set[str] = field(default_factory=set)
     unserved: list[str] = field(default_factory=list)
+    hosted: set[str] = field(default_factory=set)
+
+    def load(self, items: list[Item]) -> None:
+        """Take in what items of the input add; a tool that is there already stays as it is."""
+        for place, item in enumerate(items):
+            if item.type in LOADING:
+                for index, tool in enumerate(item.tools):
+                    at = f"input[{place}].tools[{index}]"
+                    self.add(validate(tool, ToolBody, at), at, "")
+        if len(self.tools) > limits.TOOLS_MAX:
+            raise invalid(f"input: its items add tools beyond {limits.TOOLS_MAX}.", "input")
+        self.tools = list({tool.name: tool for tool in reversed(self.tools)}.values())[::-1]
+        self.unserved = list(dict.fromkeys(self.unserved))
 
     def add(self, body: ToolBody, at: str, namespace: str) -> None:
         """Take in one tool, or the tools of a namespace."""
@@ -73,8 +92,10 @@ class _Gathered:
                 for index, inner in enumerate(body.tools):
                     here = f"{at}.tools[{index}]"
                     self.add(validate(inner, ToolBody, here), here, body.name)
-            case _ if body.type not in SERVER_KEPT:
-                self.unserved.append(body.name or body.type)
+            case _:
+                self.hosted.add(body.type)
+                if body.type not in SERVER_KEPT:
+                    self.unserved.append(body.name or body.type)
 
 
 def grammar_of(given: Grammar | None, at: str) -> Constraint | None:
@@ -110,8 +131,10 @@ def allowed_of(given: str | ToolChoiceBody | None, tools: tuple[Tool, ...]) -> t
     return narrowed(tools, names)
 
 
-def tool_choice_of(given: str | ToolChoiceBody | None, tools: tuple[Tool, ...], *, parallel: bool) -> ToolChoice:
-    """Return whether tools may or must be called.
+def tool_choice_of(
+    given: str | ToolChoiceBody | None, tools: tuple[Tool, ...], hosted: frozenset[str], *, parallel: bool
+) -> ToolChoice:
+    """Return whether tools may or must be called; the choice of a tool that cannot run here is left to the model.
 
     Raises:
         ApiError: 400 for a choice that no tool fits.
@@ -125,4 +148,7 @@ def tool_choice_of(given: str | ToolChoiceBody | None, tools: tuple[Tool, ...], 
         return ToolChoice(ToolChoiceMode.NAMED, name, parallel=parallel)
     if given.type == "allowed_tools":
         return ToolChoice(choice_mode(given.mode, tools), parallel=parallel)
+    # A type may stand for its versions: `web_search_preview` for `web_search_preview_2025_03_11`.
+    if not any(kind.startswith(given.type) or given.type.startswith(kind) for kind in hosted):
+        raise invalid(f"tool_choice.type: {given.type[:40]!r} is the type of none of the tools.", "tool_choice.type")
     return ToolChoice(parallel=parallel)

@@ -24,7 +24,12 @@ Fraction = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """How hard to think, in the words of the public API."""
+Verbosity = Literal["low", "medium", "high"]
+"""How much to say, in the words of the public API."""
 Count = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+Choices = Annotated[int, Meta(ge=1, extra_json_schema={"maximum": limits.CHOICES_MAX})]
+"""How many answers to one prompt; `choices_of` names the limit, which is ours."""
+SAMPLERS_MAX = 64
 
 TOP_K_DEFAULT = 40
 TOP_P_DEFAULT = 0.95
@@ -70,6 +75,12 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     n_probs: Annotated[int, Meta(ge=0, le=20)] | None = None
     cache_prompt: bool = True
     lora: Annotated[list[AdapterScale], Meta(max_length=64)] | None = None
+    samplers: (
+        Annotated[str, Meta(max_length=SAMPLERS_MAX)] | Annotated[list[str], Meta(max_length=SAMPLERS_MAX)] | None
+    ) = None
+    id_slot: Count = -1
+    return_tokens: bool = False
+    sse_ping_interval: Count = -1
 
 
 def sampling_of(
@@ -130,6 +141,19 @@ def stop_of(given: str | list[str] | None, param: str = "stop") -> tuple[str, ..
         if len(stop.encode()) > limits.STOP_STRING_BYTES_MAX:
             raise invalid(f"{param}: a stop string has at most {limits.STOP_STRING_BYTES_MAX} bytes.", param)
     return tuple(dict.fromkeys(stops))
+
+
+def choices_of(given: int, param: str = "n") -> int:
+    """Return how many answers are made.
+
+    Raises:
+        ApiError: 400 beyond `CHOICES_MAX`.
+    """
+    if given > limits.CHOICES_MAX:
+        raise invalid(
+            f"{param}: at most {limits.CHOICES_MAX} answers are made for one request here (CHOICES_MAX).", param
+        )
+    return given
 
 
 def max_tokens_of(given: int | None, param: str) -> int | None:

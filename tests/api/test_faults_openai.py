@@ -216,6 +216,15 @@ async def test_paths_and_methods_that_do_not_exist_are_json_errors():
         assert "base URL" in anthropic["error"]["message"]
 
 
+@pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
+async def test_a_path_beside_one_with_an_id_is_never_taken_for_the_id(method):
+    async with serving() as served, served.http() as http:
+        reply = await http.request(method, "/v1/responses/input_tokens")
+        await assert_refused(reply, 405)
+        assert reply.headers["allow"] == "POST"
+        assert (await http.request("PATCH", "/v1/models")).headers["allow"] == "GET, HEAD"
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -398,3 +407,17 @@ async def test_one_list_of_models_serves_every_reader():
         catalogue = (await http.get("/v1/models?client_version=0.171.0")).json()
         assert {"slug", "base_instructions", "truncation_policy", "shell_type"} <= set(catalogue["models"][0])
         await assert_refused(await http.get("/v1/models?limit=x"), 400, "limit")
+
+
+@pytest.mark.parametrize(("echo", "shown"), [(True, ["ab", "ab", "c", "c"]), (False, [""] * 4)])
+async def test_a_completion_of_no_tokens_counts_its_prompts_and_asks_no_engine(echo, shown):
+    service = ScriptedService()
+    async with serving(service) as served, served.http() as http:
+        asked = {"model": "smol", "prompt": ["ab", "c"], "max_tokens": 0, "n": 2, "echo": echo}
+        reply = (await http.post("/v1/completions", json=asked)).json()
+        assert [choice["text"] for choice in reply["choices"]] == shown
+        assert {choice["finish_reason"] for choice in reply["choices"]} == {"length"}
+        assert (reply["usage"]["prompt_tokens"], reply["usage"]["completion_tokens"]) == (3, 0)
+        streamed = await http.post("/v1/completions", json={**asked, "stream": True})
+        assert streamed.text.endswith("data: [DONE]\n\n")
+    assert not service.ended

@@ -221,6 +221,29 @@ def test_codex_items_mean_what_they_say():
         assert request.conversation == "k"
 
 
+def test_an_item_of_a_kept_response_is_found_by_its_id_alone():
+    service = ScriptedService()
+    with served_elsewhere(service) as served, client(served) as ai:
+        first = ai.responses.create(model="smol", input="one")
+        for named in ({"type": "item_reference"}, {"type": None}, {}):
+            again = [
+                {"role": "user", "content": "one"},
+                {"id": first.output[0].id, **named},
+                {"role": "user", "content": "two"},
+            ]
+            ai.post("/responses", body={"model": "smol", "input": again}, cast_to=object)
+            request = service.requests[-1]
+            assert [(m.role.value, m.text) for m in request.messages] == [
+                ("user", "one"),
+                ("assistant", "Hello there."),
+                ("user", "two"),
+            ]
+            assert request.raw == b""  # a target does not know what is kept here
+        ai.responses.delete(first.id)
+        with pytest.raises(openai.BadRequestError, match="no kept response holds this item"):
+            ai.post("/responses", body={"model": "smol", "input": again}, cast_to=object)
+
+
 def test_a_warm_up_without_input_is_answered():
     with served_elsewhere() as served, client(served) as ai:
         assert ai.post("/responses", body={"model": "smol", "max_output_tokens": 1}, cast_to=object)["status"]
@@ -273,6 +296,8 @@ async def test_a_websocket_try_is_answered_426_so_that_the_client_posts_at_once(
                 seen += part
         assert seen.startswith(b"HTTP/1.1 426")
         assert b"content-type: application/json" in seen.lower()
+        assert b"\r\nx-request-id: req_" in seen
+        assert b"\r\nrequest-id: req_" in seen
 
 
 async def test_events_are_named_and_numbered_and_end_without_done():
