@@ -197,7 +197,8 @@ class Strangers:
 class RotateKeys:
     """A key is installed everywhere but at `absent`, then used where the members agree to, then taken back.
 
-    With members absent the cluster refuses to use it; that refusal is what keeps them in.
+    With members absent the cluster refuses to use it; that refusal is what keeps them in. A member with as many keys as
+    it may have refuses a further one.
     """
 
     at_ns: int
@@ -211,8 +212,9 @@ class RotateKeys:
         ids: dict[str, tuple[bytes, bytes]] = {}
         for name in cluster.running():
             if name not in self.absent:
-                old = cluster.machine(name).key_ids()[0]
-                ids[name] = (old, cluster.call(name, "install_key", self.key))
+                old, new = cluster.machine(name).key_ids()[0], _try(cluster, name, "install_key", self.key)
+                if new is not None:
+                    ids[name] = (old, new)
 
         def finish() -> None:
             for name, (_old, new) in ids.items():
@@ -223,9 +225,11 @@ class RotateKeys:
         return finish
 
 
-def _try(cluster: SimulatedCluster, name: str, method: str, key_id: bytes) -> None:
+def _try(cluster: SimulatedCluster, name: str, method: str, key_or_id: bytes) -> Any:
+    """What the machine returns, or None when it refuses or does not run."""
     if name in cluster.running():
         try:
-            cluster.call(name, method, key_id)
+            return cluster.call(name, method, key_or_id)
         except ConfigError:
             cluster.world.note(f"{name} refuses {method}")
+    return None

@@ -18,6 +18,7 @@ from swimcluster.testing import (
     Observer,
     Partition,
     Readvertise,
+    RotateKeys,
     Send,
     SetMetadata,
     SimulatedCluster,
@@ -215,3 +216,13 @@ def test_a_snapshot_says_who_lives_where_and_who_died_until_that_is_forgotten():
     cluster.call("n003", "set_metadata", b"some event")
     cluster.world.run_for(6)
     assert "n002" not in written()
+
+
+def test_a_member_that_has_all_the_keys_it_may_have_refuses_one_more_and_stays():
+    cluster = SimulatedCluster(2, seed=1)
+    cluster.start_all()
+    now = cluster.world.now
+    play(cluster.world, [RotateKeys(now + i * SECOND, SECOND // 2, bytes([i]) * 32) for i in range(1, 7)])
+    cluster.world.run_for(10)
+    assert len(cluster.machine("n001").key_ids()) == 4
+    assert cluster.settle(limit_s=30) is not None
