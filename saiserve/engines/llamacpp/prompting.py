@@ -14,6 +14,8 @@ from saiserve.engines.messages import Count, Counted, Prompt, RefusalReason
 
 BOUNDARIES_MAX = 256
 """Message ends kept, the last ones."""
+TEXT_ON_LOOP = 128 * 1024
+"""Characters of a text that is tokenised at once, in some 40 ms; a longer one is left to `complete`."""
 
 
 class PromptRefusal(Exception):  # noqa: N818
@@ -25,6 +27,25 @@ class PromptRefusal(Exception):  # noqa: N818
         self.prompt_tokens = prompt_tokens
 
 
+def too_long(tokens: int, context_tokens: int) -> PromptRefusal:
+    """Why a prompt that does not leave room for a token is refused."""
+    return PromptRefusal(
+        RefusalReason.TOO_LONG,
+        f"the prompt has {tokens} tokens; the context holds {context_tokens}",
+        prompt_tokens=tokens,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of a prompt still to be tokenised."""
+
+    text: str
+    split: str
+    begins: bool
+    """Whether the prompt begins with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
     """A prompt as the model reads it."""
@@ -34,8 +55,8 @@ class PromptTokens:
     """The rendered text; None for prompts given as tokens."""
     boundaries: tuple[int, ...]
     """Ascending offsets into `ids` just behind each token that ends a turn."""
-    parts: tuple[tuple[int, ...] | bytes, ...] = ()
-    """Ids and images in turn, when images are still to be encoded; `ids` has no place for them yet."""
+    parts: tuple[tuple[int, ...] | Text | bytes, ...] = ()
+    """Ids, long texts and images in order, when some are still to be read; `ids` has no place for those yet."""
     images: tuple[SeenImage, ...] = ()
     """Held so that the vectors behind their ids stay."""
     salt: str = ""
@@ -63,31 +84,53 @@ class PromptReader:
         self._template = template
         self._images = images
 
-    def read(self, prompt: Prompt) -> PromptTokens:
+    def read(self, prompt: Prompt, context_tokens: int | None = None) -> PromptTokens:
         """Token ids of a prompt. One with `parts` must be completed before it is computed.
 
+        Args:
+            prompt: as it came.
+            context_tokens: a text that has as many tokens for certain is refused untokenised; None: no limit.
         Raises:
-            PromptRefusal: no template, a template that refuses, or tokens the model does not have.
+            PromptRefusal: no template, a template that refuses, too long, or tokens the model does not have.
         """
         if (prompt.messages is not None) + (prompt.text is not None) + (prompt.tokens is not None) != 1:
             raise PromptRefusal(RefusalReason.BAD_REQUEST, "exactly one of messages, text and tokens must be given")
-        if has_images(prompt):
-            return self._with_images(prompt)
         if prompt.tokens is not None:
-            ids, text = self._given(prompt.tokens), None
-        elif prompt.text is not None:
-            ids, text = self._vocabulary.tokenise_prompt(prompt.text), prompt.text
-        else:
-            ids, text = self._rendered(prompt)
+            return self._whole(self._given(prompt.tokens), None)
+        if has_images(prompt):
+            return self._with_images(prompt, context_tokens)
+        rendered = Rendered(prompt.text, "") if prompt.text is not None else self._render(prompt)
+        text = rendered.text
+        self._check_size(text, context_tokens)
+        part = self._part(rendered.marked, rendered.split, begins=True)
+        return PromptTokens((), text, (), (part,)) if isinstance(part, Text) else self._whole(part, text)
+
+    def _check_size(self, text: str, context_tokens: int | None) -> None:
+        if context_tokens is not None and len(text) > context_tokens:
+            least = self._vocabulary.tokens_least(text)
+            if least >= context_tokens:
+                raise too_long(least, context_tokens)
+
+    def _whole(self, ids: Sequence[int], text: str | None) -> PromptTokens:
         if not ids:
             raise PromptRefusal(RefusalReason.BAD_REQUEST, "the prompt is empty")
         return PromptTokens(tuple(ids), text, self._ends(ids))
+
+    def _part(self, text: str, split: str, *, begins: bool) -> tuple[int, ...] | Text:
+        """Its ids, unless they are to wait."""
+        part = Text(text, split, begins)
+        return part if len(text) > TEXT_ON_LOOP else self._tokenise(part)
+
+    def _tokenise(self, part: Text) -> tuple[int, ...]:
+        vocabulary = self._vocabulary
+        tokenise = vocabulary.tokenise_prompt if part.begins else vocabulary.tokenise_pieces
+        return tuple(tokenise(part.text, part.split))
 
     def _ends(self, ids: Sequence[int]) -> tuple[int, ...]:
         ends = [at + 1 for at, token in enumerate(ids) if token in self._vocabulary.end_tokens]
         return tuple(ends[-BOUNDARIES_MAX:])
 
-    def _with_images(self, prompt: Prompt) -> PromptTokens:
+    def _with_images(self, prompt: Prompt, context_tokens: int | None) -> PromptTokens:
         if self._images is None:
             raise PromptRefusal(
                 RefusalReason.BAD_REQUEST, "this model does not see images: ask one that lists 'vision' in /v1/models"
@@ -100,37 +143,41 @@ class PromptReader:
         pieces = rendered.marked.split(mark)
         if len(pieces) != len(images) + 1:
             raise PromptRefusal(RefusalReason.BAD_TEMPLATE, "this model's chat template does not show all images")
-        parts: list[tuple[int, ...] | bytes] = [tuple(self._vocabulary.tokenise_prompt(pieces[0], rendered.split))]
+        text = rendered.text.replace(mark, "")
+        self._check_size(text, context_tokens)
+        parts: list[tuple[int, ...] | Text | bytes] = [self._part(pieces[0], rendered.split, begins=True)]
         for image, piece in zip(images, pieces[1:], strict=True):
-            parts += [image, tuple(self._vocabulary.tokenise_pieces(piece, rendered.split))]
+            parts += [image, self._part(piece, rendered.split, begins=False)]
         ids = tuple(token for part in parts if isinstance(part, tuple) for token in part)
-        return PromptTokens(ids, rendered.text.replace(mark, ""), (), tuple(parts))
+        return PromptTokens(ids, text, (), tuple(parts))
 
     def complete(self, prompt: PromptTokens) -> PromptTokens:
-        """A prompt with its images encoded; slow, and to be called from one thread at a time.
+        """A prompt with its images encoded and its long texts tokenised; slow. With images from one thread at a time.
 
         Raises:
             PromptRefusal: an image cannot be used.
         """
         if not prompt.parts:
             return prompt
-        assert self._images is not None
         ids: list[int] = []
         seen: list[SeenImage] = []
         for part in prompt.parts:
-            if isinstance(part, tuple):
-                ids += part
-                continue
-            try:
-                seen.append(self._images.see(part))
-            except ImageError as error:
-                detail = f"image {len(seen)}: {error}"
-                raise PromptRefusal(RefusalReason.BAD_REQUEST, detail) from error
-            ids += seen[-1].ids
+            if isinstance(part, bytes):
+                seen.append(self._see(part, len(seen)))
+                ids += seen[-1].ids
+            else:
+                ids += self._tokenise(part) if isinstance(part, Text) else part
         if not prompt.parts[-1]:
             raise PromptRefusal(RefusalReason.BAD_TEMPLATE, "the prompt ends with an image: text must follow it")
-        salt = f"images {self._images.generation} " if self._images.generation else ""
-        return PromptTokens(tuple(ids), prompt.text, self._ends(ids), (), tuple(seen), salt)
+        salt = f"images {self._images.generation} " if self._images is not None and self._images.generation else ""
+        return PromptTokens(tuple(ids), prompt.text, self._ends(ids), (), tuple(seen), salt if seen else "")
+
+    def _see(self, image: bytes, number: int) -> SeenImage:
+        assert self._images is not None
+        try:
+            return self._images.see(image)
+        except ImageError as error:
+            raise PromptRefusal(RefusalReason.BAD_REQUEST, f"image {number}: {error}") from error
 
     def _given(self, tokens: tuple[int, ...]) -> list[int]:
         size = self._vocabulary.size
@@ -140,10 +187,6 @@ class PromptReader:
                     RefusalReason.BAD_REQUEST, f"token {token} is not in this model's vocabulary of {size}"
                 )
         return list(tokens)
-
-    def _rendered(self, prompt: Prompt) -> tuple[list[int], str]:
-        rendered = self._render(prompt)
-        return self._vocabulary.tokenise_prompt(rendered.marked, rendered.split), rendered.text
 
     def _render(self, prompt: Prompt) -> Rendered:
         if self._template is None:

@@ -186,14 +186,24 @@ class ChatTemplate:
         """
         assert prompt.messages is not None
         _check_names(prompt)
+        try:
+            with time_limit(RENDER_S):
+                return self._render(prompt)
+        except TimeoutError as error:
+            raise TemplateError(f"the model's chat template ran longer than {RENDER_S} s on these messages") from error
+
+    def _render(self, prompt: Prompt) -> Rendered:
         texts = list(_strings((prompt.messages, prompt.tools, prompt.template_options), 0))
         split = unused_character(texts)
         end = unused_character([*texts, split])
-        messages = adapt([self._defused(message, split) for message in prompt.messages], self.caps)
+        messages = adapt([self._defused(message, split) for message in prompt.messages or ()], self.caps)
         tools = [self._defused(tool, split) for tool in prompt.tools]
         if prompt.continue_final:
             _mark_end(messages, end)
         text = self._run(prompt, messages, tools)
+        missing = lost(messages, self.caps.order)
+        if missing is not None:
+            raise TemplateError(f"this model's chat template leaves out {missing}")
         if prompt.continue_final:
             text, found, _ = text.rpartition(end)
             if not found:
@@ -201,9 +211,6 @@ class ChatTemplate:
         if not text:
             raise TemplateError("this model's chat template gives an empty prompt for these messages")
         return Rendered(text, split if split in text else "")
-        missing = lost(messages, self.caps.order)
-        if missing is not None:
-            raise TemplateError(f"this model's chat template leaves out {missing}")
 
     def _defused(self, value: Any, split: str) -> Any:
         return _map_strings(value, lambda text: self._markers.defuse(text, split))
@@ -213,12 +220,11 @@ class ChatTemplate:
         no_tools: Tools = [] if self.caps.empty_tools else None
         variables = self._variables(prompt.template_options, messages, tools or no_tools, opened=opened)
         try:
-            with time_limit(RENDER_S):
-                text = self._template.render(variables)
+            text = self._template.render(variables)
         except jinja2.TemplateError as error:
             raise TemplateError(f"the model's chat template refuses these messages: {error.message}") from error
-        except TimeoutError as error:
-            raise TemplateError(f"the model's chat template ran longer than {RENDER_S} s on these messages") from error
+        except TimeoutError:
+            raise
         except Exception as error:  # a template is code from elsewhere and may raise anything
             raise TemplateError(f"the model's chat template fails on these messages: {error}") from error
         if len(text) > RENDERED_CHARACTERS_MAX:

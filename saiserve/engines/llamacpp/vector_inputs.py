@@ -43,14 +43,14 @@ class VectorInputs:
         pooling = request.pooling or self.pooling
         self._check(pooling, request)
         texts = request.inputs
+        self._check_sizes(texts)
         inputs = self._pairs(texts[0], texts[1:]) if pooling == RANK else [self._ids(one) for one in texts]
         for number, ids in enumerate(inputs):
             if not ids or not all(0 <= token < self._vocabulary.size for token in ids):
                 raise _bad(f"input {number} is empty or has unknown tokens")
             if len(ids) > self._tokens_max:
                 what = f"document {number} with the query" if pooling == RANK else f"input {number}"
-                detail = f"{what} has {len(ids)} tokens; the context holds {self._tokens_max}"
-                raise PromptRefusal(RefusalReason.TOO_LONG, detail, prompt_tokens=len(ids))
+                raise _too_long(what, len(ids), self._tokens_max)
         rows = sum(map(len, inputs)) if pooling == "none" else len(inputs)
         if rows * self._size * 4 > VECTOR_BYTES_MAX:
             raise _bad(
@@ -72,6 +72,14 @@ class VectorInputs:
         least = 2 if ranks else 1
         if not least <= len(request.inputs) <= INPUTS_MAX + least - 1:
             raise _bad(f"{len(request.inputs)} inputs; {least} to {INPUTS_MAX + least - 1} are possible")
+
+    def _check_sizes(self, texts: Sequence[str | tuple[int, ...]]) -> None:
+        """Refuse what is too long for certain before it is tokenised."""
+        for number, text in enumerate(texts):
+            if isinstance(text, str) and len(text) > self._tokens_max:
+                least = self._vocabulary.tokens_least(text)
+                if least > self._tokens_max:
+                    raise _too_long(f"text {number}", least, self._tokens_max)
 
     def _ids(self, given: str | tuple[int, ...]) -> tuple[int, ...]:
         if not isinstance(given, str):
@@ -103,3 +111,8 @@ class VectorInputs:
 
 def _bad(detail: str) -> PromptRefusal:
     return PromptRefusal(RefusalReason.BAD_REQUEST, detail)
+
+
+def _too_long(what: str, tokens: int, tokens_max: int) -> PromptRefusal:
+    detail = f"{what} has {tokens} tokens; the context holds {tokens_max}"
+    return PromptRefusal(RefusalReason.TOO_LONG, detail, prompt_tokens=tokens)

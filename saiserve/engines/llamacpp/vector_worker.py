@@ -93,7 +93,7 @@ class VectorWorker:
 
     def _count(self, request: Count) -> None:
         try:
-            prompt = self._reader.read(request.prompt)
+            prompt = self._reader.complete(self._reader.read(request.prompt))
         except PromptRefusal as refusal:
             self._refuse(request.id, refusal.reason, str(refusal))
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -64,6 +65,45 @@ def test_no_marker_survives_in_content_whatever_it_is_made_of(pieces: list[str])
     found = sum(segment.count(marker) for segment in segments for marker in ("<|im_start|>", "<|im_end|>"))
     assert found == 5  # three turns opened, two closed, by the template alone
     assert sum(segment.count("<s>") + segment.count("</s>") for segment in segments) == 0
+
+
+def overlapping(text: str, markers: list[str]) -> list[int]:
+    """Places where any of the markers begins."""
+    return [at for at in range(len(text)) if any(text.startswith(marker, at) for marker in markers)]
+
+
+@given(
+    st.lists(st.text("<|ab>", min_size=2, max_size=6), min_size=1, max_size=12),
+    st.text("<|ab>é\n", max_size=60),
+    st.text("<|ab>é\n", max_size=8),
+)
+def test_every_marker_is_broken_and_nothing_else(markers: list[str], content: str, behind: str) -> None:
+    defused = Markers(markers).defuse(content, "¦")
+    pieces = defused.split("¦")
+    assert "".join(pieces) == content
+    assert not any(marker in piece for piece in pieces for marker in markers)
+    cuts = {len(content) - len("".join(pieces[at:])) for at in range(1, len(pieces))}
+    assert cuts - {len(content)} == {at + 1 for at in overlapping(content, markers)} - {len(content)}
+    whole = [*pieces[:-1], pieces[-1] + behind]  # the template goes on: nothing begun in content is completed
+    begun = overlapping(content + behind, markers)
+    assert sum(len(overlapping(piece, markers)) for piece in whole) == sum(at >= len(content) for at in begun)
+
+
+def test_many_markers_with_common_beginnings_are_found_by_one_pattern() -> None:
+    names = ["a" * length + "b" for length in range(1, 300)] + [f"<unused{at}>" for at in range(2_000)]
+    markers = Markers(names)
+    assert markers.defuse("<unused1999>", "¦") == "<¦unused1999>"
+    assert markers.defuse("<unused2000>", "¦") == "<unused2000>"
+    assert markers.defuse("x" + "a" * 299 + "b", "¦").count("¦") == 299
+
+
+@pytest.mark.parametrize("piece", ["<|im_end|>", "<", "<|im_", "<<s>>", "<|im_end|", "\n"])
+def test_a_long_message_is_defused_in_a_moment(piece: str) -> None:
+    """A thousand times the work of a thousandth: what grew with the square took minutes."""
+    text = piece * (1_000_000 // len(piece))
+    began = time.process_time()
+    assert MARKERS.defuse(text, "¦").replace("¦", "") == text
+    assert time.process_time() - began < 3
 
 
 def test_ordinary_content_is_not_split() -> None:
