@@ -18,8 +18,8 @@ import msgspec
 
 from saiserve import limits
 from saiserve.engines.frames import FrameDecoder, encode_frame
+from saiserve.engines.llamacpp.inbox import Inbox
 from saiserve.engines.llamacpp.protocol import Configure, Loaded, LoadFailed, Loading, ToProcess
-from saiserve.engines.messages import Cancel, Count, Embed, Generate
 
 READ_BYTES = 256 * 1024
 LOADING_REPORT_S = 0.5
@@ -101,14 +101,14 @@ def serve(channel: Channel) -> int:
         return EXIT_LOAD_FAILED
     worker.report(time.monotonic_ns())
     channel.send([Loaded(facts), *worker.take_messages()])
-    pending = first[1:]
+    inbox = Inbox()
+    inbox.add(first[1:])
     computed = False
     while True:
-        wait_s = 0.0 if computed else IDLE_STEP_S if worker.has_work else limits.HEARTBEAT_S
-        for message in [*pending, *channel.receive(wait_s)]:
-            if isinstance(message, (Generate, Cancel, Count, Embed)):
-                worker.handle(message, time.monotonic_ns())
-        pending = []
+        idle_s = IDLE_STEP_S if worker.has_work else 0.0 if inbox else limits.HEARTBEAT_S
+        wait_s = 0.0 if computed else idle_s
+        inbox.add(channel.receive(wait_s))
+        inbox.hand_over(worker, time.monotonic_ns)
         computed = worker.step(time.monotonic_ns())
         if not computed:
             worker.report(time.monotonic_ns())
