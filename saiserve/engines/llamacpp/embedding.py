@@ -79,6 +79,11 @@ class EmbeddingQueue:
         return len(first.inputs[0]) - first.done
 
     @property
+    def next_id(self) -> str:
+        """The request in turn; one must be waiting."""
+        return self._waiting[0].request.id
+
+    @property
     def next_model(self) -> str:
         """The model named by the request in turn; one must be waiting."""
         return self._waiting[0].request.model

@@ -1,4 +1,7 @@
-"""Requests on their way in: read and checked at once; images encoded and constraints compiled on a thread."""
+"""Requests on their way in: read and checked; what takes long is done on threads.
+
+Images are encoded and constraints compiled on one thread, long texts tokenised on another.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,14 @@ from typing import NamedTuple
 
 from saiserve.engines.llamacpp.adapters import Adapters
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler, ConstraintError, Matcher
-from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, PromptTokens
+from saiserve.engines.llamacpp.prompting import TEXT_ON_LOOP, PromptReader, PromptRefusal, PromptTokens, too_long
 from saiserve.engines.llamacpp.sampling_bounds import sampling_fault
+from saiserve.engines.llamacpp.vector_inputs import VectorInputs
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
-from saiserve.engines.messages import Count, Generate, RefusalReason
+from saiserve.engines.messages import Count, Embed, Generate, RefusalReason
 
 PREPARING_MAX = 64
-"""Requests whose images wait to be encoded, or constraints to be compiled; the next is refused."""
+"""Requests whose images wait to be encoded, constraints to be compiled or texts to be tokenised; the next is refused."""
 
 Refuse = Callable[[str, PromptRefusal], None]
 
@@ -28,6 +32,17 @@ class Ready(NamedTuple):
     matcher: Matcher | None
 
 
+class ReadyVectors(NamedTuple):
+    """A request for vectors, with how each is made and of which tokens."""
+
+    request: Embed
+    pooling: str
+    inputs: list[tuple[int, ...]]
+
+
+Request = Generate | Count | Embed
+
+
 class Intake:
     """What comes in, until it is ready or refused."""
 
@@ -36,23 +51,28 @@ class Intake:
         *,
         vocabulary: Vocabulary,
         reader: PromptReader,
+        vector_inputs: VectorInputs,
         adapters: Adapters,
         compiler: ConstraintCompiler,
         context_tokens: int,
         refuse: Refuse,
+        fail: Callable[[str, BaseException], None],
         on_ready: Callable[[], None],
     ) -> None:
-        """`refuse` is told which request and why; `on_ready` is called from another thread when one is prepared."""
+        """`refuse` and `fail` are told which request and why; `on_ready` is called from another thread."""
         self._vocabulary = vocabulary
         self._reader = reader
+        self._vector_inputs = vector_inputs
         self._adapters = adapters
         self._compiler = compiler
         self._context_tokens = context_tokens
         self._refuse = refuse
+        self._fail = fail
         self._on_ready = on_ready
-        self._ready: deque[Ready] = deque()
-        self._preparing: dict[str, tuple[Generate | Count, Future[tuple[PromptTokens, Matcher | None]]]] = {}
+        self._ready: deque[Ready | ReadyVectors] = deque()
+        self._preparing: dict[str, tuple[Request, Future[Ready | ReadyVectors]]] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prepare")
+        self._texts = ThreadPoolExecutor(1, thread_name_prefix="tokenise")
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._preparing
@@ -62,26 +82,42 @@ class Intake:
         """Whether `take_ready` would find more than was ready at once."""
         return any(future.done() for _, future in self._preparing.values())
 
-    def add(self, request: Generate | Count) -> None:
-        """Read a request; refused, ready, or ready later."""
+    def add(self, request: Request) -> None:
+        """Read a request; refused, ready, or ready later. What else it raises is the request's own fault or ours."""
         try:
-            if isinstance(request, Generate):
-                self._check(request)
-            prompt = self._reader.read(request.prompt)
-            constraint = None
-            if isinstance(request, Generate):
-                self._check_length(prompt)
-                constraint = request.constraint
-            if constraint is None and not prompt.parts:
-                self._ready.append(Ready(request, prompt, None))
-            elif len(self._preparing) >= PREPARING_MAX:
-                raise PromptRefusal(RefusalReason.BUSY, "too many requests are being prepared")  # noqa: TRY301
+            if isinstance(request, Embed):
+                self._add_vectors(request)
             else:
-                self._prepare_later(request, prompt)
+                self._add_prompt(request)
         except PromptRefusal as refusal:
             self._refuse(request.id, refusal)
 
-    def take_ready(self) -> list[Ready]:
+    def _add_prompt(self, request: Generate | Count) -> None:
+        constraint = None
+        if isinstance(request, Generate):
+            self._check(request)
+            constraint = request.constraint
+            prompt = self._reader.read(request.prompt, self._context_tokens)
+            self._check_length(prompt)
+        else:
+            prompt = self._reader.read(request.prompt)
+        if constraint is None and not prompt.parts:
+            self._ready.append(Ready(request, prompt, None))
+            return
+        is_text = constraint is None and not any(isinstance(part, bytes) for part in prompt.parts)
+        self._later(self._texts if is_text else self._pool, request, lambda: self._prepare(request, prompt))
+
+    def _add_vectors(self, request: Embed) -> None:
+        self._adapters.name_in(request.model)
+        if sum(map(len, request.inputs)) > TEXT_ON_LOOP:
+            self._later(self._texts, request, lambda: self._read_vectors(request))
+        else:
+            self._ready.append(self._read_vectors(request))
+
+    def _read_vectors(self, request: Embed) -> ReadyVectors:
+        return ReadyVectors(request, *self._vector_inputs.read(request))
+
+    def take_ready(self) -> list[Ready | ReadyVectors]:
         """Requests that became ready, each given once; those that turned out to be unfit are refused here."""
         for request_id in [one for one, (_, future) in self._preparing.items() if future.done()]:
             self._join(request_id)
@@ -104,37 +140,37 @@ class Intake:
         self._adapters.mix_of(request.model, request.sampling.lora)
 
     def _check_length(self, prompt: PromptTokens) -> None:
-        count = len(prompt.ids)
-        if count >= self._context_tokens:
-            raise PromptRefusal(
-                RefusalReason.TOO_LONG,
-                f"the prompt has {count} tokens; the context holds {self._context_tokens}",
-                prompt_tokens=count,
-            )
+        if len(prompt.ids) >= self._context_tokens:
+            raise too_long(len(prompt.ids), self._context_tokens)
 
-    def _prepare_later(self, request: Generate | Count, prompt: PromptTokens) -> None:
-        future = self._pool.submit(self._prepare, request, prompt)
+    def _later(self, pool: ThreadPoolExecutor, request: Request, work: Callable[[], Ready | ReadyVectors]) -> None:
+        if len(self._preparing) >= PREPARING_MAX:
+            raise PromptRefusal(RefusalReason.BUSY, "too many requests are being prepared")
+        future = pool.submit(work)
         self._preparing[request.id] = (request, future)
         future.add_done_callback(lambda _done: self._on_ready())
 
-    def _prepare(self, request: Generate | Count, prompt: PromptTokens) -> tuple[PromptTokens, Matcher | None]:
-        """On the pool's thread."""
+    def _prepare(self, request: Generate | Count, prompt: PromptTokens) -> Ready:
+        """On a pool's thread."""
         whole = self._reader.complete(prompt)
         if isinstance(request, Count) or request.constraint is None:
-            return whole, None
-        return whole, self._compiler.compile(request.constraint, request.resume_tokens)
+            return Ready(request, whole, None)
+        self._check_length(whole)
+        return Ready(request, whole, self._compiler.compile(request.constraint, request.resume_tokens))
 
     def _join(self, request_id: str) -> None:
         request, future = self._preparing.pop(request_id)
         try:
-            prompt, matcher = future.result()
-            if isinstance(request, Generate):
-                self._check_length(prompt)
+            ready = future.result()
+            if isinstance(ready, Ready) and isinstance(request, Generate):
+                self._check_length(ready.prompt)
         except ConstraintError as error:
             kind = request.constraint.kind if isinstance(request, Generate) and request.constraint else ""
             sentence = f"the {kind} cannot be enforced: {error}"
             self._refuse(request_id, PromptRefusal(RefusalReason.BAD_SCHEMA, sentence))
         except PromptRefusal as refusal:
             self._refuse(request_id, refusal)
+        except BaseException as error:  # noqa: BLE001 - one request's, whatever it is: a panic of native code is no Exception
+            self._fail(request_id, error)
         else:
-            self._ready.append(Ready(request, prompt, matcher))
+            self._ready.append(ready)

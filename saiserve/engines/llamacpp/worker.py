@@ -5,8 +5,10 @@ The order of a step is scheduler.py's. Nothing here waits except `llama_decode`;
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
+from typing import ParamSpec
 
 import msgspec
 
@@ -17,8 +19,8 @@ from saiserve.engines.llamacpp.batch_arrays import Logits
 from saiserve.engines.llamacpp.binding import LlamaContext
 from saiserve.engines.llamacpp.constraint import ConstraintBroken, ConstraintCompiler, Matcher
 from saiserve.engines.llamacpp.embedding import QUEUE_MAX, EmbeddingQueue
-from saiserve.engines.llamacpp.intake import Intake
-from saiserve.engines.llamacpp.job import Broken, Job, Notice, OutOfRoom, Started, Step
+from saiserve.engines.llamacpp.intake import Intake, Ready, ReadyVectors
+from saiserve.engines.llamacpp.job import Broken, Job, Notice, OutOfRoom, Sample, Started, Step
 from saiserve.engines.llamacpp.job import Progress as Prefilled
 from saiserve.engines.llamacpp.kv import DecodeOutcome
 from saiserve.engines.llamacpp.prompt_ends import PromptEnds, end_key
@@ -45,16 +47,23 @@ from saiserve.engines.messages import (
     Tokens,
 )
 
+logger = logging.getLogger("saiserve.engine")
+Given = ParamSpec("Given")
+
 REPORT_S = 0.1
 """Time between full reports of load and counters while steps run."""
 SIGN_OF_LIFE_S = 2.0
 """An answer that waits or prefills is heard of at least this often."""
 BUSY_RETRY_S = 1.0
 """When to come again where nothing better is known."""
+STOPS = (KeyboardInterrupt, SystemExit)
+"""Not a request's fault. Everything else is, a panic of native code too, which is no Exception."""
+FAULTS_MAX = 8
+"""Batches in a row that could not be computed for an error of our own: then the process is what is broken."""
 
 
 class Worker:
-    """All answers of one model."""
+    """All answers of one model. An unexpected error ends the request it happened to, and no other."""
 
     def __init__(
         self,
@@ -75,7 +84,6 @@ class Worker:
         self._context = context
         self._ends = ends
         self._vocabulary = vocabulary
-        self._vector_inputs = vector_inputs
         self._adapters = adapters
         self._scheduler = scheduler
         self._context_tokens = context_tokens
@@ -84,10 +92,12 @@ class Worker:
         self._intake = Intake(
             vocabulary=vocabulary,
             reader=reader,
+            vector_inputs=vector_inputs,
             adapters=adapters,
             compiler=compiler,
             context_tokens=context_tokens,
             refuse=self._refuse,
+            fail=self._fault,
             on_ready=on_ready,
         )
         self._embeddings = EmbeddingQueue(context)
@@ -96,6 +106,9 @@ class Worker:
         self._reported_at = 0
         self._signed_at = 0
         self._worked_until = 0
+        self._faults = 0
+        self._now = 0
+        """`now` of the last call."""
 
     def take_messages(self) -> list[msgspec.Struct]:
         """Messages to send, in order; each is given once."""
@@ -112,28 +125,33 @@ class Worker:
 
     def handle(self, message: Generate | Cancel | Count | Embed, now: int) -> None:
         """Take one message from the node."""
-        match message:
-            case Generate() | Count():
-                self._take_in(message, now)
-            case Cancel():
-                self._cancel(message.id, now)
-            case Embed():
-                self._embed(message)
+        self._now = now
+        if isinstance(message, Cancel):
+            self._cancel(message.id)
+        else:
+            self._guard(message.id, self._take_in, message)
+        self._join_ready(now)
 
-    def _take_in(self, request: Generate | Count, now: int) -> None:
+    def _take_in(self, request: Generate | Count | Embed) -> None:
         if request.id in self._answers or request.id in self._intake:
             fault = PromptRefusal(RefusalReason.BAD_REQUEST, f"a request with id {request.id} is running")
             self._refuse(request.id, fault)
-            return
-        self._intake.add(request)
-        self._join_ready(now)
+        elif isinstance(request, Embed) and len(self._embeddings) >= QUEUE_MAX:
+            self._refuse(request.id, PromptRefusal(RefusalReason.BUSY, "the embedding queue is full"))
+        else:
+            self._intake.add(request)
 
     def _join_ready(self, now: int) -> None:
-        for request, prompt, matcher in self._intake.take_ready():
-            if isinstance(request, Count):
-                self._send(counted(request, prompt, self._vocabulary))
-            else:
-                self._admit(request, prompt, matcher, now)
+        for ready in self._intake.take_ready():
+            self._guard(ready.request.id, self._begin, ready, now)
+
+    def _begin(self, ready: Ready | ReadyVectors, now: int) -> None:
+        if isinstance(ready, ReadyVectors):
+            self._embeddings.add(*ready)
+        elif isinstance(ready.request, Count):
+            self._send(counted(ready.request, ready.prompt, self._vocabulary))
+        else:
+            self._admit(ready.request, ready.prompt, ready.matcher, now)
 
     def _admit(self, request: Generate, prompt: PromptTokens, matcher: Matcher | None, now: int) -> None:
         room = self._context_tokens - len(prompt.ids)
@@ -182,28 +200,17 @@ class Worker:
         else:
             self._send(answer.finished(now, self._scheduler.load()))
 
-    def _cancel(self, request_id: str, now: int) -> None:
-        if self._answers.pop(request_id, None) is not None:
-            self._scheduler.cancel(now, request_id)
+    def _cancel(self, request_id: str) -> None:
+        self._answers.pop(request_id, None)
+        self._scheduler.cancel(self._now, request_id)
         self._intake.cancel(request_id)
         self._embeddings.cancel(request_id)
-
-    def _embed(self, request: Embed) -> None:
-        if len(self._embeddings) >= QUEUE_MAX:
-            self._refuse(request.id, PromptRefusal(RefusalReason.BUSY, "the embedding queue is full"))
-            return
-        try:
-            self._adapters.name_in(request.model)
-            pooling, inputs = self._vector_inputs.read(request)
-        except PromptRefusal as refusal:
-            self._refuse(request.id, refusal)
-            return
-        self._embeddings.add(request, pooling, inputs)
 
     # Steps
 
     def step(self, now: int) -> bool:
         """Compute one batch if there is one; False when there was nothing to do."""
+        self._now = now
         started = time.perf_counter_ns()
         work_started = self._worked_until or time.thread_time_ns()
         self._join_ready(now)
@@ -215,8 +222,7 @@ class Worker:
             return self._embed_next(now) or self._scheduler.has_moved or began
         self._context.use_threads(self._threads.threads)
         decode_started, work = time.perf_counter_ns(), time.thread_time_ns()
-        self._adapters.apply(self._context, plan.adapter)
-        outcome = self._context.decode(plan.rows)
+        outcome = self._decode(plan)
         decode_ns = time.perf_counter_ns() - decode_started
         decode_work = time.thread_time_ns() - work
         if outcome is DecodeOutcome.DONE:
@@ -240,15 +246,34 @@ class Worker:
         )
         return True
 
+    def _decode(self, plan: Step) -> DecodeOutcome:
+        """Compute a batch; an error counts as one the model refuses, so that each of its requests is tried alone."""
+        try:
+            self._adapters.apply(self._context, plan.adapter)
+            outcome = self._context.decode(plan.rows)
+        except STOPS:
+            raise
+        except BaseException:
+            self._faults += 1
+            if self._faults == FAULTS_MAX:
+                raise
+            logger.exception("a batch of %d tokens was not computed", len(plan.rows))
+            return DecodeOutcome.REJECTED
+        self._faults = 0
+        return outcome
+
     def _sample(self, plan: Step, now: int) -> None:
         for sample in plan.samples:
             answer = self._answers.get(sample.job_id)
             if answer is None or not self._scheduler.wants(sample.job_id):
                 continue
-            logits = self._context.logits(sample.row)
-            if answer.end_key:
-                self._ends.keep(answer.end_key, logits)
-            self._draw(answer, logits, sample.position, now)
+            self._guard(sample.job_id, self._draw_row, answer, sample, now)
+
+    def _draw_row(self, answer: Answer, sample: Sample, now: int) -> None:
+        logits = self._context.logits(sample.row)
+        if answer.end_key:
+            self._ends.keep(answer.end_key, logits)
+        self._draw(answer, logits, sample.position, now)
 
     def _draw(self, answer: Answer, logits: Logits, position: int, now: int) -> None:
         """The next token of an answer; it goes on, or ends."""
@@ -266,7 +291,7 @@ class Worker:
                 logprobs = None if drawn.logprob is None else (drawn.logprob,)
                 self._send(Tokens(request_id, (drawn.token,), piece, logprobs))
         except (SamplingError, ConstraintBroken) as error:
-            self._fail(request_id, str(error), now)
+            self._fail(request_id, str(error))
             return
         if answer.end is None:
             self._scheduler.sampled(request_id, drawn.token)
@@ -279,41 +304,46 @@ class Worker:
         if cells == 0 or self._scheduler.embedding_turn(now, cells) is None:
             return False
         started = time.perf_counter_ns()
-        self._adapters.apply(self._context, self._adapters.name_in(self._embeddings.next_model))
-        answer = self._embeddings.run()
+        self._guard(self._embeddings.next_id, self._run_embedding)
         elapsed = time.perf_counter_ns() - started
         self._scheduler.embedding_done(now + elapsed, elapsed)
+        return True
+
+    def _run_embedding(self) -> None:
+        self._adapters.apply(self._context, self._adapters.name_in(self._embeddings.next_model))
+        answer = self._embeddings.run()
         if answer is not None:
             self._send(answer)
-        return True
 
     def _notify(self, notices: Iterable[Notice], now: int) -> bool:
         """Tell answers what became of them; whether one drew its first token without any computing."""
         began = False
         for notice in notices:
             answer = self._answers.get(notice.job_id)
-            if answer is None:
-                continue
-            match notice:
-                case Started(again=False):
-                    answer.clock.started_at = now
-                    self._timings.queued.add(now - answer.clock.submitted_at)
-                    answer.cached_tokens = notice.cached_tokens
-                    answer.prefilled = notice.cached_tokens
-                    if self._scheduler.wants(notice.job_id):
-                        began = True
-                        self._draw(answer, self._ends.take(answer.end_key), answer.known_tokens, now)
-                case Prefilled():
-                    answer.prefilled = notice.prefilled
-                    self._tell(answer, now)
-                case OutOfRoom():
-                    answer.end = FinishReason.LENGTH
-                    self._end(answer, now)
-                case Broken():
-                    self._fail(notice.job_id, "the model refused to compute this request's tokens", now)
-                case _:
-                    pass
+            if answer is not None:
+                began |= isinstance(notice, Started) and not notice.again and self._scheduler.wants(notice.job_id)
+                self._guard(notice.job_id, self._take_notice, notice, answer, now)
         return began
+
+    def _take_notice(self, notice: Notice, answer: Answer, now: int) -> None:
+        match notice:
+            case Started(again=False):
+                answer.clock.started_at = now
+                self._timings.queued.add(now - answer.clock.submitted_at)
+                answer.cached_tokens = notice.cached_tokens
+                answer.prefilled = notice.cached_tokens
+                if self._scheduler.wants(notice.job_id):
+                    self._draw(answer, self._ends.take(answer.end_key), answer.known_tokens, now)
+            case Prefilled():
+                answer.prefilled = notice.prefilled
+                self._tell(answer, now)
+            case OutOfRoom():
+                answer.end = FinishReason.LENGTH
+                self._end(answer, now)
+            case Broken():
+                self._fail(notice.job_id, "the model refused to compute this request's tokens")
+            case _:
+                pass
 
     # Replies
 
@@ -345,9 +375,23 @@ class Worker:
         self._answers.pop(answer.request.id, None)
         self._send(answer.finished(now, self._scheduler.load()))
 
-    def _fail(self, request_id: str, detail: str, now: int) -> None:
-        self._answers.pop(request_id, None)
-        self._scheduler.cancel(now, request_id)
+    def _guard(self, request_id: str, act: Callable[Given, None], *given: Given.args, **named: Given.kwargs) -> None:
+        """Do something for one request; an error nobody foresaw is the end of that request alone."""
+        try:
+            act(*given, **named)
+        except STOPS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - see STOPS
+            self._fault(request_id, error)
+
+    def _fault(self, request_id: str, error: BaseException) -> None:
+        """An error nobody foresaw, while this request was served."""
+        logger.error("request %s failed", request_id, exc_info=error)
+        self._fail(request_id, f"an error inside the engine ({type(error).__name__})")
+
+    def _fail(self, request_id: str, detail: str) -> None:
+        """End a request wherever it stands, and give back what it holds."""
+        self._cancel(request_id)
         self._send(Failed(request_id, FailureKind.INTERNAL, detail))
 
     def _refuse(self, request_id: str, fault: PromptRefusal, retry_after_s: float = BUSY_RETRY_S) -> None:
