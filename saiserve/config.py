@@ -58,6 +58,7 @@ class Settings:
     log_level: str = "info"
     context_tokens: int = 0
     lanes: int = 0
+    speed_floor: float = 0.0
     threads: int = 0
     kv_type: str = "f16"
     gpu_layers: int = 0
@@ -70,6 +71,7 @@ class Settings:
     keep_alive_s: float = 300.0
     memory_mib: int = 0
     kv_cells: int = 0
+    window_full: bool = True
     flash_attention: bool | None = None
     gpu_devices: tuple[str, ...] = ()
     gpu_split: str = "layer"
@@ -145,9 +147,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("LOG_LEVEL", "log_level", "info", "debug, info, warning or error", values.choice("debug", "info", "warning", "error")),
     Setting("CONTEXT_TOKENS", "context_tokens", "0", "longest conversation in tokens; 0: what the model was made for, at most 8192", values.whole(0, 1 << 24), per_model=True),
     Setting("LANES", "lanes", "0", "streams served at once; 0: measured when the model loads", values.whole(0, 64), per_model=True),
+    Setting("SPEED_FLOOR", "speed_floor", "0", "share of its speed alone that each of several streams keeps, by which lanes are measured; 0: half, but four lanes", values.share, per_model=True),
     Setting("THREADS", "threads", "0", "engine threads; 0: all cores", values.whole(0, 1024), per_model=True),
     Setting("KV_TYPE", "kv_type", "f16", "precision of the KV cache: f16, q8_0 or q4_0", values.choice("f16", "q8_0", "q4_0"), per_model=True),
     Setting("KV_CELLS", "kv_cells", "0", "KV cells that all streams of a model share, in tokens; 0: 16384, or one whole conversation", values.whole(0, 1 << 26), per_model=True),
+    Setting("WINDOW_FULL", "window_full", "1", "0: layers with a sliding window keep little more than that: less memory, fewer lanes, less reuse", values.flag, per_model=True),
     Setting("FLASH_ATTENTION", "flash_attention", "auto", "1 or 0; auto: where it is faster; a quantised KV cache needs it", values.flag_or_auto, per_model=True),
     Setting("GPU_LAYERS", "gpu_layers", "0", "layers to put on a GPU; -1: all", values.whole(-1, 1000), per_model=True),
     Setting("GPU_DEVICES", "gpu_devices", "", "devices to use, by llama.cpp's names, comma-separated; default: all", values.words, per_model=True),
@@ -313,6 +317,8 @@ def _check_engine(settings: Settings, whose: str, warnings: list[str]) -> None:
         )
     if not settings.gpu_layers and (settings.gpu_devices or settings.tensor_split):
         warnings.append(f"GPU_DEVICES and TENSOR_SPLIT do nothing{whose} while GPU_LAYERS is 0")
+    if settings.lanes and settings.speed_floor:
+        warnings.append(f"SPEED_FLOOR does nothing{whose} while LANES is set")
 
 
 def default_node_name(port: int) -> str:

@@ -55,6 +55,17 @@ def seconds(value: str) -> float:
     return number
 
 
+def share(value: str) -> float:
+    """A share from 0 to 1, as a number."""
+    try:
+        number = float(value.strip())
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise SettingsError(f"must be a share from 0 to 1, such as 0.5, not {value!r}")
+    return number
+
+
 def flag(value: str) -> bool:
     """Yes or no."""
     match value.strip().lower():

@@ -19,6 +19,7 @@ from saiserve.engines.llamacpp.settings import (
     SEQUENCES_MAX,
     EngineSettings,
 )
+from saiserve.engines.llamacpp.window import kept_share
 
 KV_BYTES: Final = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 """Bytes per value of each KV type."""
@@ -64,7 +65,7 @@ def estimate_memory(file: ModelFile, settings: EngineSettings) -> MemoryEstimate
     scores = 0 if uses_flash_attention(file, settings, cells) else score_bytes(file, cells)
     return MemoryEstimate(
         weights=int(file.bytes_total * on_host) + _companions(settings),
-        kv=int(kv_bytes(file, cells, settings.kv_type) * on_host),
+        kv=int(kv_bytes(file, cells, settings.kv_type) * kept_share(file, settings, cells) * on_host),
         compute=compute_bytes(file) + scores,
         cache=settings.cache_bytes if purpose_of(file) is Purpose.GENERATE else 0,
         cells=cells,

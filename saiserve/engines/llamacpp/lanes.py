@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SPEED_FLOOR = 0.5
-"""A stream among many should keep at least this share of the speed of one alone."""
+"""A stream among many should keep at least this share of the speed of one alone, unless the operator says another."""
 CELLS_PER_LANE_MIN = 512
 """A lane with less room than this in the cache is not worth having."""
 MEASURE_AT = (1, 2, 4, 8, 16, 32)

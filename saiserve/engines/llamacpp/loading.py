@@ -16,7 +16,7 @@ from saiserve.engines.llamacpp.constraint import ConstraintCompiler
 from saiserve.engines.llamacpp.estimate import MemoryEstimate, estimate_memory, gigabytes, sizes
 from saiserve.engines.llamacpp.gguf_file import ModelFile, ModelFileError, read_model_file
 from saiserve.engines.llamacpp.kv import Family
-from saiserve.engines.llamacpp.lanes import CELLS_PER_LANE_MIN, lanes_for
+from saiserve.engines.llamacpp.lanes import CELLS_PER_LANE_MIN, SPEED_FLOOR, lanes_for
 from saiserve.engines.llamacpp.probe import Speeds, lone_step_s, measure
 from saiserve.engines.llamacpp.prompt_ends import PromptEnds
 from saiserve.engines.llamacpp.prompting import PromptReader
@@ -31,6 +31,7 @@ from saiserve.engines.llamacpp.vector_loading import input_tokens_max, open_vect
 from saiserve.engines.llamacpp.vector_worker import VectorWorker
 from saiserve.engines.llamacpp.vision import ImageReader
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.llamacpp.window import sequences_for
 from saiserve.engines.llamacpp.worker import Worker
 
 SEQUENCES_MAX_RECURRENT = 16
@@ -87,10 +88,21 @@ def load_worker(
     except (LoadError, TemplateError, ValueError) as error:
         raise EngineLoadError(f"{path} cannot be served: {error}") from error
     threads = _choose_threads(context, settings, max(vocabulary.special.bos, 0))
-    speeds = measure(context, max(vocabulary.special.bos, 0), streams_max=context.sequences_max - 1)
+    speeds = measure(
+        context,
+        max(vocabulary.special.bos, 0),
+        streams_max=context.sequences_max - 1,
+        speed_floor=settings.speed_floor or SPEED_FLOOR,
+    )
     compiler = ConstraintCompiler(vocabulary, model.vocab)
     ends = PromptEnds()
-    lanes = choose_lanes(settings.lanes, speeds.stream_rates, context.cells_total, context.sequences_max - 1)
+    lanes = choose_lanes(
+        settings.lanes,
+        speeds.stream_rates,
+        context.cells_total,
+        context.sequences_max - 1,
+        speed_floor=settings.speed_floor,
+    )
     worker = Worker(
         context=context,
         vocabulary=vocabulary,
@@ -163,10 +175,19 @@ def _let_see(context: LlamaContext, images: ImageReader | None) -> None:
     context.image_vector = images.runs.vector
 
 
-def choose_lanes(asked: int | None, stream_rates: dict[int, float], cells_total: int, lanes_max: int) -> int:
-    """Lanes as asked, else by the measured speed floor, but at least `LANES_MIN` where the cache has room."""
+def choose_lanes(
+    asked: int | None,
+    stream_rates: dict[int, float],
+    cells_total: int,
+    lanes_max: int,
+    *,
+    speed_floor: float | None = None,
+) -> int:
+    """Lanes as asked, else by the speed floor as asked, else by the usual one, but `LANES_MIN` where the cache has room."""
     if asked is not None:
         return max(1, min(asked, lanes_max))
+    if speed_floor is not None:
+        return lanes_for(stream_rates, cells_total=cells_total, lanes_max=lanes_max, speed_floor=speed_floor)
     roomy = max(1, min(LANES_MIN, cells_total // CELLS_PER_LANE_MIN, lanes_max))
     return max(roomy, lanes_for(stream_rates, cells_total=cells_total, lanes_max=lanes_max))
 
@@ -211,7 +232,7 @@ def _check_memory(estimate: MemoryEstimate) -> None:
 def _open_context(model: LlamaModel, file: ModelFile, cells: int, settings: EngineSettings) -> LlamaContext:
     if settings.kv_type not in KV_TYPES:
         raise LoadError(f"kv_type {settings.kv_type!r} is not one of {', '.join(KV_TYPES)}")
-    sequences = SEQUENCES_MAX_RECURRENT if model.is_recurrent else SEQUENCES_MAX
+    sequences = SEQUENCES_MAX_RECURRENT if model.is_recurrent else sequences_for(file, settings)
     return LlamaContext(
         model,
         ContextSettings(

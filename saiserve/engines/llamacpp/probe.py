@@ -28,12 +28,20 @@ class Speeds:
     """Tokens per second of each stream, by number of streams."""
 
 
-def measure(kv: KvCache, token: int, *, streams_max: int, clock: Callable[[], float] = time.perf_counter) -> Speeds:
+def measure(
+    kv: KvCache,
+    token: int,
+    *,
+    streams_max: int,
+    speed_floor: float = SPEED_FLOOR,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Speeds:
     """Time a short prefill, then decode steps of growing width. Leaves the cache empty.
 
     Args:
         token: any token id of the model.
         streams_max: widest step to try, ≤ `kv.sequences_max`.
+        speed_floor: share of the lone speed below which wider steps are not tried.
     """
     started = clock()
     _step(kv, (Row(0, 0, token, True),), clock)  # the first step of a process pays for pages and threads
@@ -52,7 +60,7 @@ def measure(kv: KvCache, token: int, *, streams_max: int, clock: Callable[[], fl
             if clock() - started > PROBE_S:
                 break
         stream_rates[count] = 1 / max(fastest, 1e-9)
-        if stream_rates[count] < stream_rates[1] * SPEED_FLOOR:
+        if stream_rates[count] < stream_rates[1] * speed_floor:
             break
     for stream in position:
         kv.remove(stream, -1, -1)

@@ -38,7 +38,9 @@ class EngineSettings:
     cells: int | None = None
     """KV cells shared by all requests; at least `context_tokens`."""
     lanes: int | None = None
-    """Streams at once; None: measured so that each keeps half of the solo speed."""
+    """Streams at once; None: measured, see `speed_floor`."""
+    speed_floor: float | None = None
+    """Share of the solo speed that each of several streams keeps, in (0, 1]; None: half, but four lanes at least."""
     threads: int | None = None
     kv_type: str = "f16"
     """f32, f16, q8_0 or q4_0."""
@@ -50,7 +52,8 @@ class EngineSettings:
     cache_bytes: int = 512 * 1024 * 1024
     """Host memory for prefixes that are not in the KV cache."""
     window_full: bool = True
-    """Sliding-window models: keep all cells, so that conversations can branch back; more memory."""
+    """Sliding-window models: keep all cells, so that conversations can branch back. False: each layer with a window keeps
+    little more than that, prefixes are taken up again where a message ends, and fewer sequences are held."""
     niceness: int = 5
     """Added to the node's, so that its event loop comes first."""
     queue_max: int = 256

@@ -171,3 +171,10 @@ def test_lanes_are_as_asked_or_as_measured_but_four_where_they_fit(
     asked: int | None, rates: dict[int, float], cells: int, lanes: int
 ) -> None:
     assert choose_lanes(asked, rates, cells, 63) == lanes
+
+
+@pytest.mark.parametrize(("floor", "lanes"), [(0.9, 2), (0.6, 8), (1.0, 1), (None, 8)])
+def test_a_speed_floor_that_is_set_decides_alone(floor: float | None, lanes: int) -> None:
+    rates = {1: 100.0, 2: 90.0, 4: 80.0, 8: 60.0}
+    assert choose_lanes(None, rates, 16_384, 63, speed_floor=floor) == lanes
+    assert choose_lanes(3, rates, 16_384, 63, speed_floor=floor) == 3

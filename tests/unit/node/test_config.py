@@ -108,6 +108,9 @@ def test_the_node_is_named_after_host_and_unusual_port() -> None:
         ({"API_KEY": "a:"}, "API_KEY .*has a name and no key; write `name:key`"),
         ({"API_KEY": "a:x1,a:x2"}, "API_KEY .*same name"),
         ({"LANES": "-1"}, "LANES .*from 0"),
+        ({"SPEED_FLOOR": "1.5"}, "SPEED_FLOOR .*share from 0 to 1"),
+        ({"SPEED_FLOOR": "nan"}, "SPEED_FLOOR .*share from 0 to 1"),
+        ({"WINDOW_FULL": "no thanks"}, "WINDOW_FULL .*0 or 1"),
         ({"DRAIN_S": "soon"}, "DRAIN_S .*seconds"),
         ({"KV_TYPE": "q5_1"}, "KV_TYPE .*f16, q8_0, q4_0"),
         ({"KV_TYPE": "q8_0", "FLASH_ATTENTION": "0"}, "KV_TYPE is q8_0 but FLASH_ATTENTION is 0: .*KV_TYPE=f16"),
@@ -135,6 +138,7 @@ def test_a_wrong_setting_is_refused_by_name(environment: dict[str, str], words: 
         ({"MODEL": "4b"}, "MODEL is set but is no setting of this server; MODELS is"),
         ({"CLUSTER_PEERS": "10.0.0.1:1"}, "CLUSTER_PEERS is set but is no setting"),
         ({"TENSOR_SPLIT": "3,1"}, "do nothing while GPU_LAYERS is 0"),
+        ({"LANES": "4", "SPEED_FLOOR": "0.5"}, "SPEED_FLOOR does nothing while LANES is set"),
     ],
 )
 def test_a_weak_or_idle_setting_draws_a_warning(environment: dict[str, str], words: str) -> None:
