@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from saiserve.bench.client import AnswerError, Client
+from saiserve.bench.counted import counted
 from saiserve.bench.figures import Figure, measure, table
 from saiserve.bench.processes import llama_server, our_node
 from saiserve.config import Settings
@@ -20,7 +21,23 @@ from saiserve.models.store import store_from
 
 OURS, BESIDE = "saiserve", "llama-server"
 STREAMS_MAX = 16
-ENGINE_SETTINGS = ("THREADS", "KV_TYPE", "CONTEXT_TOKENS", "GPU_LAYERS", "CACHE_MIB", "MODEL_DIR")
+ENGINE_SETTINGS = (
+    "THREADS",
+    "KV_TYPE",
+    "CONTEXT_TOKENS",
+    "FLASH_ATTENTION",
+    "GPU_LAYERS",
+    "GPU_DEVICES",
+    "GPU_SPLIT",
+    "TENSOR_SPLIT",
+    "NUMA",
+    "MMAP",
+    "MLOCK",
+    "WINDOW_FULL",
+    "SPECULATE",
+    "CACHE_MIB",
+    "MODEL_DIR",
+)
 """What of a user's settings is measured with; the rest would only let the bench be found by others."""
 CELLS_PER_STREAM = 2_048
 
@@ -87,21 +104,8 @@ def _result(
 
 
 async def _engine(client: Client) -> dict[str, float]:
-    """What the engine itself counted meanwhile."""
-    found: dict[str, float] = {}
-    for line in (await client.ask("GET", "/metrics")).decode().splitlines():
-        if line.startswith("saiserve_engine_") and "_bucket" not in line:
-            name, _, value = line.rpartition(" ")
-            plain = name.partition("{")[0].removeprefix("saiserve_engine_")
-            found[plain] = found.get(plain, 0.0) + float(value)
-    busy = found.get("step_seconds_total", 0.0)
-    rows = found.get("prefill_tokens_total", 0.0) + found.get("decode_tokens_total", 0.0)
-    return {
-        "rows_per_step": rows / max(found.get("steps_total", 0.0), 1.0),
-        "python_share": found.get("python_seconds_total", 0.0) / busy if busy else 0.0,
-        "prefix_hit_tokens": found.get("prefix_hit_tokens_total", 0.0),
-        "lanes": found.get("lanes", 0.0),
-    }
+    """What the node itself counted meanwhile."""
+    return counted((await client.ask("GET", "/metrics")).decode())
 
 
 def show(result: dict[str, Any], *, as_json: bool) -> str:
@@ -112,7 +116,10 @@ def show(result: dict[str, Any], *, as_json: bool) -> str:
     return (
         f"{result['model']} ({result['file']}) on {result['cores']} cores\n{result['table']}\n"
         f"{engine['rows_per_step']:.1f} tokens in a step, {engine['python_share']:.1%} of a step in Python and sampling, "
-        f"{engine['prefix_hit_tokens']:.0f} prompt tokens reused"
+        f"{engine['prefix_hit_tokens']:.0f} prompt tokens reused\n"
+        f"queue: {engine['queue_s_mean'] * 1e3:.0f} ms on average, 90% within {engine['queue_s_p90'] * 1e3:.0f} ms; "
+        f"KV cells: {engine['cells_used']:.0f} of {engine['cells_total']:.0f} in use, {engine['cells_idle']:.0f} for reuse; "
+        f"event loop late by {engine['loop_lag_s_p99'] * 1e3:.1f} ms at p99, {engine['loop_lag_s_max'] * 1e3:.1f} ms at most"
     )
 
 
