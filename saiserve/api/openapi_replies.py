@@ -159,6 +159,8 @@ RANKED: Final[Schema] = {
     ]
 }
 
+HOLDINGS: Final = record(prefixes=COUNT, tokens=COUNT, size_bytes=COUNT)
+LONG_PREFIX: Final = record(tokens=COUNT, where=TEXT, age_s=NUMBER)
 RESIDENT: Final = record(
     id=TEXT,
     state=TEXT,
@@ -173,6 +175,7 @@ RESIDENT: Final = record(
     error=maybe(TEXT),
     memory_=record(weights=COUNT, kv=COUNT, compute=COUNT, cache=COUNT),
     progress_=record(stage=TEXT, fraction=NUMBER),
+    prefixes_=record(running=HOLDINGS, idle=HOLDINGS, host=HOLDINGS, longest=many(LONG_PREFIX)),
 )
 """One model of a node, as operators are shown it."""
 

@@ -184,6 +184,9 @@ class Resident:
         if self.memory is not None:
             use = self.memory
             shown["memory"] = {"weights": use.weights, "kv": use.kv, "compute": use.compute, "cache": use.cache}
+        holdings = getattr(self.source, "holdings", None)
+        if holdings is not None and self.state is ModelState.READY:
+            shown["prefixes"] = holdings.shown()
         if self.state is ModelState.LOADING:
             shown["progress"] = self.progress(now)
         return shown

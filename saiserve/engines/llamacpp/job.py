@@ -139,3 +139,5 @@ class HeldPrefix:
     """`now` of its last use."""
     size_bytes: int = 0
     """Host memory taken, 0 when in the KV cache."""
+    begins_at: int = 0
+    """Ids before this are kept as another prefix."""

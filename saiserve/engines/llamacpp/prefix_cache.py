@@ -6,9 +6,9 @@ cache holds; every reuse passed the span gate; pinned cells are held by a twin i
 
 from __future__ import annotations
 
-import heapq
 from array import array
 from collections import Counter
+from collections.abc import Iterator
 
 from saiserve.engines.llamacpp.cells import CellLedger
 from saiserve.engines.llamacpp.host_tier import HostTier, Saved
@@ -126,18 +126,13 @@ class PrefixCache:
             "sequences_free": len(self._free),
         }
 
-    def report(self, most: int) -> tuple[HeldPrefix, ...]:
-        """The prefixes held in either tier, running ones first, then the newest, at most so many."""
-        prefixes = [
-            HeldPrefix(held.ready, held.isolation, "idle" if held.is_idle else "running", held.used_at)
-            for held in self.held.values()
-            if held.ready
-        ]
-        prefixes += [
-            HeldPrefix(blob.end, blob.isolation, "host", blob.used_at, len(blob.data))
-            for blob in self.host.store.blobs.values()
-        ]
-        return tuple(heapq.nlargest(most, prefixes, key=lambda prefix: (prefix.where == "running", prefix.used_at)))
+    def report(self) -> Iterator[HeldPrefix]:
+        """The prefixes held in either tier."""
+        for held in self.held.values():
+            if held.ready:
+                yield HeldPrefix(held.ready, held.isolation, "idle" if held.is_idle else "running", held.used_at)
+        for blob in self.host.store.blobs.values():
+            yield HeldPrefix(blob.end, blob.isolation, "host", blob.used_at, len(blob.data), blob.start)
 
     def look(self, tokens: array[int], isolation: str, *, whole: bool = False) -> Choice:
         """What to reuse for a prompt; unless all of it may be, at least its last id is left to compute, for logits."""

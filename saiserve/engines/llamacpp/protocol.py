@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from saiserve.engines.llamacpp.settings import EngineSettings
@@ -67,6 +69,45 @@ class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"
     detail: str
 
 
+class TierHoldings(msgspec.Struct, frozen=True, array_like=True):
+    """What one place holds of past prompts and answers."""
+
+    prefixes: int = 0
+    tokens: int = 0
+    """Of all of them; what several sequences share is counted with each."""
+    size_bytes: int = 0
+    """Host memory taken; 0 for what is in the KV cache."""
+
+
+class LongPrefix(msgspec.Struct, frozen=True, array_like=True):
+    """One held prefix: how long, where, how long ago it was used. Whose it is and what it says is not told."""
+
+    tokens: int
+    where: str
+    """running, idle or host."""
+    age_s: float
+
+
+class Holdings(msgspec.Struct, frozen=True, array_like=True, tag="holdings"):
+    """What could be reused, told every `worker.HOLDINGS_S` while there is anything."""
+
+    running: TierHoldings = TierHoldings()
+    idle: TierHoldings = TierHoldings()
+    """In the KV cache, used by no request now."""
+    host: TierHoldings = TierHoldings()
+    longest: tuple[LongPrefix, ...] = ()
+
+    def shown(self) -> dict[str, Any]:
+        """As operators are shown it."""
+        tiers = {"running": self.running, "idle": self.idle, "host": self.host}
+        return {
+            **{name: msgspec.structs.asdict(tier) for name, tier in tiers.items()},
+            "longest": [
+                {"tokens": one.tokens, "where": one.where, "age_s": round(one.age_s, 1)} for one in self.longest
+            ],
+        }
+
+
 ToProcess = Configure | Generate | Cancel | Count | Embed
 FromProcess = (
     Loading
@@ -81,4 +122,5 @@ FromProcess = (
     | Counted
     | Embedded
     | Heartbeat
+    | Holdings
 )

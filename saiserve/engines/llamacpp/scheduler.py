@@ -69,8 +69,6 @@ COUNTERS = (
 """Totals counted here; those of the cache are added to them."""
 EMBEDDING_SHARE = 0.2
 """Share of the time that embeddings get while streams run."""
-HELD_MAX = 1_024
-"""Prefixes that `held` reports."""
 
 
 class Scheduler:
@@ -400,4 +398,4 @@ class Scheduler:
 
     def held(self) -> tuple[HeldPrefix, ...]:
         """Prefixes that could be reused: running ones, then the newest."""
-        return self._cache.report(HELD_MAX)
+        return tuple(sorted(self._cache.report(), key=lambda held: (held.where != "running", -held.used_at)))

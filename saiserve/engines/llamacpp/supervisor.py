@@ -19,7 +19,15 @@ from saiserve.engines.engine import HopError
 from saiserve.engines.frames import FrameError
 from saiserve.engines.llamacpp.child import Child, open_child
 from saiserve.engines.llamacpp.mailbox import Mailbox
-from saiserve.engines.llamacpp.protocol import Configure, FromProcess, Loaded, LoadFailed, Loading, ModelFacts
+from saiserve.engines.llamacpp.protocol import (
+    Configure,
+    FromProcess,
+    Holdings,
+    Loaded,
+    LoadFailed,
+    Loading,
+    ModelFacts,
+)
 from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.messages import (
     Cancel,
@@ -81,6 +89,8 @@ class LlamaEngine:
         self.loaded_fraction = 0.0
         self.counters: dict[str, float] = {}
         """The process's running totals, as of its last report; they begin at 0 with each process."""
+        self.holdings = Holdings()
+        """What the process holds for reuse, as of its last report."""
         self.crashes = 0
         """Processes that ended on their own since `run` began."""
         self._heartbeat_lost_s = heartbeat_lost_s
@@ -173,7 +183,7 @@ class LlamaEngine:
         self._heard_at = trio.current_time()
         self._ready = trio.Event()
         self._load_failed = None
-        self._load = Load()
+        self._load, self.holdings = Load(), Holdings()
         self.state, self.detail, self.loaded_fraction = EngineState.LOADING, "loading the model", 0.0
         child.send(Configure(self.settings))
 
@@ -208,6 +218,8 @@ class LlamaEngine:
             case Heartbeat():
                 self._load = message.load
                 self.counters = {**message.counters, "steps": float(message.steps)}
+            case Holdings():
+                self.holdings = message
             case Loading():
                 self.loaded_fraction = message.fraction
             case Loaded():

@@ -19,12 +19,14 @@ from saiserve.engines.llamacpp.batch_arrays import Logits
 from saiserve.engines.llamacpp.binding import LlamaContext
 from saiserve.engines.llamacpp.constraint import ConstraintBroken, ConstraintCompiler, Matcher
 from saiserve.engines.llamacpp.embedding import QUEUE_MAX, EmbeddingQueue
+from saiserve.engines.llamacpp.holdings import summarise
 from saiserve.engines.llamacpp.intake import Intake, Ready, ReadyVectors
 from saiserve.engines.llamacpp.job import Broken, Job, Notice, OutOfRoom, Sample, Started, Step
 from saiserve.engines.llamacpp.job import Progress as Prefilled
 from saiserve.engines.llamacpp.kv import DecodeOutcome
 from saiserve.engines.llamacpp.prompt_ends import PromptEnds, end_key
 from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, PromptTokens, counted
+from saiserve.engines.llamacpp.protocol import Holdings
 from saiserve.engines.llamacpp.sampler import Sampler, SamplingError
 from saiserve.engines.llamacpp.scheduler import Scheduler
 from saiserve.engines.llamacpp.threads import ThreadChooser
@@ -56,6 +58,8 @@ SIGN_OF_LIFE_S = 2.0
 """An answer that waits or prefills is heard of at least this often."""
 BUSY_RETRY_S = 1.0
 """When to come again where nothing better is known."""
+HOLDINGS_S = 2.0
+"""Time between reports of what is held for reuse."""
 STOPS = (KeyboardInterrupt, SystemExit)
 """Not a request's fault. Everything else is, a panic of native code too, which is no Exception."""
 FAULTS_MAX = 8
@@ -105,6 +109,8 @@ class Worker:
         self._timings = Timings()
         self._reported_at = 0
         self._signed_at = 0
+        self._holdings_at = 0
+        self._holdings = Holdings()
         self._worked_until = 0
         self._faults = 0
         self._now = 0
@@ -358,6 +364,15 @@ class Worker:
             for answer in self._answers.values():
                 if now - answer.clock.told_at >= SIGN_OF_LIFE_S * NS and answer.clock.first_token_at == 0:
                     self._tell(answer, now)
+        if now - self._holdings_at >= HOLDINGS_S * NS:
+            self._holdings_at = now
+            self._tell_holdings(now)
+
+    def _tell_holdings(self, now: int) -> None:
+        holdings = summarise(self._scheduler.held(), now)
+        if holdings != self._holdings:
+            self._holdings = holdings
+            self._send(holdings)
 
     def _counters(self) -> dict[str, float]:
         return {

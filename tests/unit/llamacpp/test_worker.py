@@ -15,6 +15,7 @@ import pytest
 
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler
 from saiserve.engines.llamacpp.loading import load_worker
+from saiserve.engines.llamacpp.protocol import Holdings
 from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.worker import Worker
 from saiserve.engines.messages import (
@@ -419,3 +420,18 @@ def test_every_message_survives_the_wire(desk: Desk) -> None:
     for message in itertools.chain.from_iterable(desk.said.values()):
         assert decoder.feed(encode_frame(message)) == [message]
     assert not any(isinstance(one, Failed) for said in desk.said.values() for one in said)
+
+
+def test_what_is_held_is_told_every_few_seconds(desk: Desk) -> None:
+    desk.answer("tell me of the sea " * 20, max_tokens=5)
+    desk.now += 3_000_000_000
+    desk.worker.report(desk.now)
+    desk.collect()
+    told = [message for message in desk.said[""] if isinstance(message, Holdings)][-1]
+    assert told.running.prefixes == 0
+    held = told.idle.tokens + told.host.tokens
+    assert held > 60
+    assert told.longest[0].tokens <= held
+    desk.now += 1_000_000_000
+    desk.worker.report(desk.now)
+    assert not any(isinstance(message, Holdings) for message in desk.worker.take_messages())

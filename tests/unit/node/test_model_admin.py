@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from saiserve.engines.llamacpp.protocol import Holdings, LongPrefix, TierHoldings
 from saiserve.errors import ApiError, ErrorKind
 from saiserve.metering.metrics import NodeMetrics
 from saiserve.model_admin import NodeModelAdmin
@@ -24,6 +25,22 @@ async def test_a_model_that_fails_is_400_and_leaves_no_trace(tmp_path: Path) -> 
             await admin.load("simulated:bad?load_fails=1", pin=True, wait=True)
         assert refused.value.kind is ErrorKind.INVALID_REQUEST
         assert [model["id"] for model in admin.status()["models"]] == ["sim"]
+
+
+@pytest.mark.autojump
+async def test_the_prefixes_of_a_model_that_serves_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = make_node("simulated:sim", tmp_path, **SECRET)
+    async with running(node):
+        admin = NodeModelAdmin(node)
+        assert "prefixes" not in admin.model_status("sim")
+        holdings = Holdings(host=TierHoldings(2, 300, 4000), longest=(LongPrefix(200, "host", 1.25),))
+        monkeypatch.setattr(node.residents.models["sim"].source, "holdings", holdings, raising=False)
+        assert admin.model_status("sim")["prefixes"] == {
+            "running": {"prefixes": 0, "tokens": 0, "size_bytes": 0},
+            "idle": {"prefixes": 0, "tokens": 0, "size_bytes": 0},
+            "host": {"prefixes": 2, "tokens": 300, "size_bytes": 4000},
+            "longest": [{"tokens": 200, "where": "host", "age_s": 1.2}],
+        }
 
 
 @pytest.mark.autojump
