@@ -18,7 +18,6 @@ from saiserve.chat.request import (
     ImagePart,
     ReasoningMarks,
     Tool,
-    ToolChoice,
     ToolChoiceMode,
 )
 from saiserve.chat.tool_formats import GENERIC, ToolFormat, format_named, format_of_template, with_tools_as_text
@@ -75,9 +74,7 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
     parser = _parser(request, card, tool_format, usable, new_call_id)
     constraint = tool_constraint(tool_format, usable, request.tool_choice, request.constraint)
     options = dict(request.template_options)
-    rules_all = constraint is not None and (request.constraint is not None or _is_forced(request.tool_choice))
-    if rules_all and "reasoning" in card.capabilities:
-        # A constraint holds from the first token on, so there is no room for reasoning before it.
+    if _is_ruled(request) and "reasoning" in card.capabilities:
         options["enable_thinking"] = False
     prepared = replace(request, constraint=constraint, template_options=options, reasoning_marks=_marks(request, card))
     own_stop = _own_stop(request, tool_format, usable)
@@ -92,8 +89,10 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
     return Prepared(prepared, parser, param if constraint is not None else "")
 
 
-def _is_forced(choice: ToolChoice) -> bool:
-    return choice.mode in {ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED}
+def _is_ruled(request: GenerationRequest) -> bool:
+    """Whether a constraint holds from the first token on, so that there is no room for reasoning before it."""
+    is_forced = request.tool_choice.mode in {ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED}
+    return request.constraint is not None or (is_forced and bool(request.tools))
 
 
 def _format(card: ModelCard) -> tuple[ToolFormat, bool]:
@@ -124,7 +123,7 @@ def _may_reason(request: GenerationRequest, card: ModelCard) -> bool:
 
 def _has_begun(request: GenerationRequest, card: ModelCard) -> bool:
     """Whether the prompt of this request ends inside the reasoning."""
-    thinks = request.template_options.get("enable_thinking", True) is not False and request.constraint is None
+    thinks = request.template_options.get("enable_thinking", True) is not False and not _is_ruled(request)
     return _begins_inside(card) and thinks and not request.continue_final
 
 

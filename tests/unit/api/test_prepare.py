@@ -163,6 +163,15 @@ def test_a_constraint_switches_thinking_off():
     assert words(said(prepared, '{"a": 1}'), TextDelta) == '{"a": 1}'
 
 
+@pytest.mark.parametrize("choice", [ToolChoice(ToolChoiceMode.REQUIRED), ToolChoice(ToolChoiceMode.NAMED, "run")])
+def test_a_forced_call_of_a_model_that_reasons_is_found(choice):
+    prepared = fitted(asked(tools=(TOOL,), tool_choice=choice), THINKER)
+    assert prepared.request.template_options["enable_thinking"] is False
+    events = said(prepared, CALL)
+    assert words(events, ReasoningDelta) == ""
+    assert [event.name for event in events if isinstance(event, ToolCallStarted)] == ["run"]
+
+
 def test_a_forced_tool_is_held_to_a_grammar_and_its_fault_named_as_the_tools():
     prepared = fitted(asked(tools=(TOOL,), tool_choice=ToolChoice(ToolChoiceMode.REQUIRED)), PLAIN)
     assert prepared.request.constraint.kind == "lark"
