@@ -26,6 +26,8 @@ class Node:
         self.process = process
         self.name = ""
         self.port = 0
+        self.refused = 0
+        """Datagrams its own system would not send."""
         self.view: View = {}
         self.errors = b""
         self.history: list[View] = []
@@ -43,6 +45,7 @@ class Node:
             for line in lines:
                 told = json.loads(line)
                 self.name, self.port, self.view = told["name"], told["port"], told["view"]
+                self.refused = told["refused"]
                 self.history.append(self.view)
                 self.times.append(told["at"])
                 self._told.set()

@@ -8,6 +8,7 @@ delay and cut, by direction, without netem.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import random
@@ -55,14 +56,16 @@ class Router:
         self._rng = random.Random(seed)
         self.loss = 0.0
         """Share of packets lost, 0 to 1."""
-        self.delay_s = 0.0
+        self.delays_s: dict[tuple[int, int], float] = {}
+        """Directions (from, to) in which packets take so long."""
         self.cuts: set[tuple[int, int]] = set()
         """Directions (from, to) in which everything is lost."""
-        self.carried = self.lost = 0
+        self.carried = self.delayed = self.lost = 0
 
     def heal(self) -> None:
-        """Lose nothing any more."""
+        """Lose and delay nothing any more."""
         self.cuts.clear()
+        self.delays_s.clear()
         self.loss = 0.0
 
     def part(self, one: set[int], other: set[int]) -> None:
@@ -84,23 +87,45 @@ class Router:
                 or (self.loss and self._rng.random() < self.loss)
             ):
                 self.lost += 1
-            elif self.delay_s:
-                nursery.start_soon(self._deliver_later, target, packet)
+            elif delay_s := self.delays_s.get((source, target), 0.0):
+                self.delayed += 1
+                nursery.start_soon(self._deliver_later, target, packet, delay_s)
             else:
                 self._deliver(target, packet)
 
     def _deliver(self, target: int, packet: bytes) -> None:
-        self.carried += 1
-        os.write(self._devices[target], packet)
+        try:
+            os.write(self._devices[target], packet)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self.lost += 1  # its link is down
+        else:
+            self.carried += 1
 
-    async def _deliver_later(self, target: int, packet: bytes) -> None:
-        await trio.sleep(self.delay_s)
+    async def _deliver_later(self, target: int, packet: bytes, delay_s: float) -> None:
+        await trio.sleep(delay_s)
         self._deliver(target, packet)
 
 
 def host(number: int) -> str:
     """Return the address of a host."""
     return f"10.88.0.{number + 1}"
+
+
+def set_link(number: int, state: str) -> None:
+    """Take a host's only link `down` or `up`; while it is down the kernel refuses to send: ENETUNREACH."""
+    ip("-n", namespace(number), "link", "set", DEVICE, state)
+
+
+def refuse(number: int, kind: str, target: int) -> None:
+    """Let a host's kernel refuse to send to another: `blackhole` EINVAL, `unreachable` EHOSTUNREACH, `prohibit` EACCES."""
+    ip("-n", namespace(number), "route", "add", kind, f"{host(target)}/32")
+
+
+def allow(number: int, kind: str, target: int) -> None:
+    """Take back `refuse`."""
+    ip("-n", namespace(number), "route", "del", kind, f"{host(target)}/32")
 
 
 def namespace(number: int) -> str:

@@ -30,7 +30,14 @@ def facts(member: Member) -> dict[str, Any]:
 def say(cluster: Cluster) -> None:
     """Print the view; the time is the machine's monotonic clock, which all processes share."""
     view = {member.name: facts(member) for member in (*cluster.departed, *cluster.members)}
-    line = {"at": time.monotonic(), "name": cluster.local.name, "port": cluster.local.address.port, "view": view}
+    refused = getattr(cluster.transport_counters, "send_errors", cluster.statistics().sends_failed)
+    line = {
+        "at": time.monotonic(),
+        "name": cluster.local.name,
+        "port": cluster.local.address.port,
+        "refused": refused,
+        "view": view,
+    }
     print(json.dumps(line), flush=True)
 
 

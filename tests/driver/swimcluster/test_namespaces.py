@@ -137,6 +137,51 @@ async def test_thirty_percent_loss_everywhere_kills_nobody(kind: Kind) -> None:
         await all_see(nodes, EVERYBODY, 20)
 
 
+async def test_a_link_slower_than_the_probe_time_out_kills_nobody(kind: Kind) -> None:
+    async with five(kind) as (nodes, router):
+        for other in range(4):
+            router.delays_s |= {(4, other): 0.4, (other, 4): 0.4}
+        await trio.sleep(25)
+        assert router.delayed > 100
+        assert seen(nodes, NAMES) == []
+        router.heal()
+        await all_see(nodes, EVERYBODY, 20)
+
+
+async def test_a_host_whose_link_goes_down_survives_the_errors_of_its_kernel_and_comes_back(kind: Kind) -> None:
+    async with five(kind) as (nodes, router):
+        *others, cut_off = nodes
+        before = cut_off.refused
+        namespaces.set_link(4, "down")
+        took = await all_see(others, alive(*"abcd"), 40)
+        print(f"unplugged member DEAD everywhere after {took:.1f} s, {cut_off.refused - before} sends refused")
+        assert cut_off.refused > before
+        assert seen(others, "abcd") == []
+        assert router.lost > 0
+        await trio.sleep(5)
+        namespaces.set_link(4, "up")
+        took = await all_see(nodes, EVERYBODY, 40)
+        print(f"whole again {took:.1f} s after the link was up")
+        assert cut_off.process.poll() is None
+        assert cut_off.errors.count(b"Traceback") == 0
+
+
+async def test_routes_that_refuse_to_send_kill_nobody_while_one_member_is_reached(kind: Kind) -> None:
+    async with five(kind) as (nodes, _):
+        routes = [("blackhole", 0), ("unreachable", 1), ("prohibit", 2)]
+        before = nodes[4].refused
+        for refusal, target in routes:
+            namespaces.refuse(4, refusal, target)
+        await trio.sleep(25)
+        print(f"{nodes[4].refused - before} sends refused")
+        assert nodes[4].refused - before > 10
+        assert seen(nodes, NAMES) == []
+        for refusal, target in routes:
+            namespaces.allow(4, refusal, target)
+        await all_see(nodes, EVERYBODY, 20)
+        assert nodes[4].errors.count(b"Traceback") == 0
+
+
 async def test_two_halves_bury_each_other_and_are_one_again_after_the_cut(kind: Kind) -> None:
     async with five(kind) as (nodes, router):
         left, right = nodes[:2], nodes[2:]
