@@ -18,7 +18,7 @@ import llama_cpp
 
 from saiserve.engines.llamacpp.marker_pattern import starts_of
 
-ATTRIBUTE_UNKNOWN, ATTRIBUTE_CONTROL, ATTRIBUTE_USER = 1 << 0, 1 << 3, 1 << 4
+ATTRIBUTE_UNKNOWN, ATTRIBUTE_CONTROL = 1 << 0, 1 << 3
 """llama_token_attr bits."""
 
 WHOLE_TEXT_KINDS = frozenset(
@@ -71,11 +71,8 @@ class Vocabulary:
         self._buffer = ctypes.create_string_buffer(256)
         ends: list[int] = []
         controls: dict[int, str] = {}
-        users: list[int] = []
         for token in range(self.size):
             attributes = llama_cpp.llama_vocab_get_attr(vocab, token)
-            if attributes & ATTRIBUTE_USER:
-                users.append(token)
             if attributes & (ATTRIBUTE_CONTROL | ATTRIBUTE_UNKNOWN):
                 controls[token] = llama_cpp.llama_vocab_get_text(vocab, token).decode("utf-8", "replace")
                 if llama_cpp.llama_vocab_is_eog(vocab, token):
@@ -84,8 +81,6 @@ class Vocabulary:
         """Tokens that end an answer."""
         self.control_tokens = controls
         """Control and unknown tokens' ids with their texts."""
-        self.user_tokens = frozenset(users)
-        """Tokens the model's makers added as text, markers of tool calls among them."""
 
     def text_of(self, token: int) -> str:
         """A token's name in the vocabulary; empty for −1."""
