@@ -23,3 +23,7 @@ def test_bench_measures_a_node_of_its_own_and_leaves_nothing_running() -> None:
     assert all(row["ratio"] is None for row in result["rows"])
     assert result["engine"]["lanes"] == 16
     assert result["engine"]["prefix_hit_tokens"] > 15 * 350
+    assert result["engine"]["cells_total"] == 16 * 2048
+    assert all(0 <= result["engine"][name] <= 16 * 2048 for name in ("cells_idle", "cells_used"))
+    assert 0 < result["engine"]["queue_s_mean"] <= 60
+    assert 0 < result["engine"]["loop_lag_s_p99"] <= result["engine"]["loop_lag_s_max"]
