@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from saiserve import limits
 from saiserve.api import (
     embeddings,
     llama_server,
@@ -101,19 +102,24 @@ HEAD_ROUTES: dict[str, ApiHandler] = {"/": ops.nothing, "/api/hello": ops.nothin
 
 
 def create_app(
-    api: Api, auth: Auth, *, extra_routes: Sequence[BaseRoute] = (), origins: Origins = ANY_ORIGIN
+    api: Api,
+    auth: Auth,
+    *,
+    extra_routes: Sequence[BaseRoute] = (),
+    origins: Origins = ANY_ORIGIN,
+    body_bytes_max: int = limits.BODY_BYTES_MAX,
 ) -> AsgiApp:
     """Return the ASGI application of a node; `origins` are the web pages that may use it.
 
     `extra_routes` (console, metrics, admin) are authenticated like the others: see `saiserve.auth.required_access`.
     """
-    routes: list[BaseRoute] = [*extra_routes, *_api_routes(api)]
+    routes: list[BaseRoute] = [*extra_routes, *_api_routes(api, body_bytes_max)]
     router = Starlette(routes=routes, exception_handlers={HTTPException: _routing_error})
     router.router.redirect_slashes = False
     return _Front(router, auth, origins)
 
 
-def _api_routes(api: Api) -> Iterable[BaseRoute]:
+def _api_routes(api: Api, body_bytes_max: int) -> Iterable[BaseRoute]:
     """Yield one route per path, so that a wrong method is told every method the path allows."""
     tables = {"GET": GET_ROUTES, "POST": POST_ROUTES, "DELETE": DELETE_ROUTES, "HEAD": HEAD_ROUTES}
     paths = dict.fromkeys(path for table in tables.values() for path in table)
@@ -123,6 +129,7 @@ def _api_routes(api: Api) -> Iterable[BaseRoute]:
             method: Endpoint(
                 partial(table[path], api),
                 takes_body=method == "POST" and path not in BODILESS_POSTS,
+                body_bytes_max=body_bytes_max,
                 turnstile=turnstile,
             )
             for method, table in tables.items()

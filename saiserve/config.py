@@ -67,6 +67,8 @@ class Settings:
     hub_endpoint: str = ""
     hub_token: str = field(default="", repr=False)
     cors_origins: tuple[str, ...] = ("*",)
+    image_urls: tuple[str, ...] = ()
+    body_mib: int = 64
     models_on_demand: str = ""
     keep_alive_s: float = 300.0
     memory_mib: int = 0
@@ -170,6 +172,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("ISOLATE_KEYS", "isolate_keys", "0", "1: requests share cached prompt prefixes only with those of the same client key", values.flag),
     Setting("HF_ENDPOINT", "hub_endpoint", "", "hub to fetch models from, when not the public one", values.text),
     Setting("HF_TOKEN", "hub_token", "", "token for models that need one", values.text, secret=True),
+    Setting("IMAGE_URLS", "image_urls", "", "hosts to fetch images from that requests name by URL, comma-separated; * for all of the public internet; default: none, such images are refused", values.image_hosts),
+    Setting("BODY_MIB", "body_mib", "64", "largest request body, MiB; 413 beyond", values.whole(1, 64)),
     Setting("CORS_ORIGINS", "cors_origins", "*", "web pages that may use this node: * for all, localhost for this machine's, else origins, comma-separated", values.words),
 )  # fmt: skip
 

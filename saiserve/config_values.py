@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from saiserve.api.image_hosts import ANY, is_host
 from saiserve.auth import ClientKey, parse_client_keys
 from saiserve.engines.llamacpp.settings import AdapterSettings
 from saiserve.errors import SettingsError
@@ -143,6 +144,16 @@ def hosts(value: str) -> tuple[str, ...]:
     found = tuple(word.strip("[]") for word in words(value))
     if not all(found) or not found or len(set(found)) < len(found):
         raise SettingsError(f"must be addresses such as 127.0.0.1,::1, each once, not {value!r}")
+    return found
+
+
+def image_hosts(value: str) -> tuple[str, ...]:
+    """Hosts without port, in lower case and without the brackets of IPv6 addresses; * is any."""
+    found = tuple(word.lower().strip("[]").rstrip(".") for word in words(value))
+    if not all(word == ANY or is_host(word) for word in found):
+        raise SettingsError(
+            f"must be hosts such as images.example,192.0.2.7, or *, without port and path, not {value!r}"
+        )
     return found
 
 

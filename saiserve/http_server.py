@@ -25,6 +25,8 @@ from saiserve.api.admin import admin_routes
 from saiserve.api.context import Api
 from saiserve.api.cors import Origins
 from saiserve.api.http import Message, Receive, Scope, Send
+from saiserve.api.image_hosts import ImageHosts
+from saiserve.api.remote_images import RemoteImages
 from saiserve.api.responses_kept import CALL as RESPONSE_CALL
 from saiserve.api.responses_kept import KeptResponses
 from saiserve.app import AsgiApp, create_app
@@ -100,11 +102,16 @@ def build_app(node: Node, kept: KeptResponses) -> AsgiApp:
 
     auth = Auth(settings.api_keys, tuple(secret.encode() for secret in settings.cluster_secrets))
     return create_app(
-        Api(service, responses=kept),
+        Api(service, responses=kept, images=_images(settings)),
         auth,
         extra_routes=[Route("/metrics", show_metrics, methods=["GET"]), *admin_routes(NodeModelAdmin(node))],
         origins=Origins(settings.cors_origins),
+        body_bytes_max=settings.body_mib << 20,
     )
+
+
+def _images(settings: Settings) -> RemoteImages | None:
+    return RemoteImages(ImageHosts(settings.image_urls)) if settings.image_urls else None
 
 
 def finish_sends(app: AsgiApp) -> AsgiApp:

@@ -9,7 +9,7 @@ from typing import Final
 
 # Requests
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Largest request body; 413 beyond."""
+"""Largest request body that `BODY_MIB` may allow, and its default; 413 beyond."""
 BODY_SILENCE_S: Final = 30.0
 """Longest wait for the next piece of a request body; 408 beyond."""
 UNREAD_BODY_BYTES_MAX: Final = 64 * 1024
@@ -20,6 +20,14 @@ BODY_BYTES_ON_LOOP: Final = 256 * 1024
 """Larger bodies are decoded on a thread, so that the event loop goes on meanwhile."""
 JSON_DEPTH_MAX: Final = 64
 """Deepest nesting of a request body; 400 beyond."""
+IMAGES_FETCHED_MAX: Final = 16
+"""Images fetched for one request (`IMAGE_URLS`)."""
+IMAGE_BYTES_MAX: Final = 20 * 1024 * 1024
+"""Bytes of one fetched image."""
+IMAGES_FETCH_S: Final = 20.0
+"""Longest wait for all images of a request."""
+IMAGE_REDIRECTS_MAX: Final = 3
+"""Redirects followed for one image."""
 MESSAGES_MAX: Final = 10_000
 """Messages in one conversation."""
 STOP_STRINGS_MAX: Final = 16

@@ -13,7 +13,8 @@ import trio
 from saiserve import limits
 from saiserve.api.body import invalid
 from saiserve.api.http import Call
-from saiserve.api.prepare import Prepared, prepare
+from saiserve.api.prepare import Prepared, check_images, prepare
+from saiserve.api.remote_images import RemoteImages, with_images
 from saiserve.api.responses_kept import KeptResponses
 from saiserve.api.service import ModelCard, Service
 from saiserve.chat.request import GenerationRequest
@@ -100,6 +101,8 @@ class Api:
     new_id: Callable[[], str] = _new_id
     keepalive_s: float = limits.KEEPALIVE_COMMENT_S
     responses: KeptResponses = field(default_factory=KeptResponses)
+    images: RemoteImages | None = None
+    """What fetches images that are named by their URL; None: nothing does."""
 
     def origin(self, call: Call) -> Origin:
         """Return the facts about a call that decoders need."""
@@ -115,6 +118,17 @@ class Api:
     def prepared(self, request: GenerationRequest) -> Prepared:
         """Return a request as the model is to see it, and the parser of what it will say."""
         return prepare(request, find_card(self.service.models(), request.model), self._new_call_id)
+
+    async def seeing(self, request: GenerationRequest) -> GenerationRequest:
+        """Return a request with the images in place that it only names.
+
+        Raises:
+            ApiError: 400 when the model does not see, or an image cannot be had.
+        """
+        card = find_card(self.service.models(), request.model)
+        if card is not None and not card.is_fitted_later:
+            check_images(request, card)
+        return await with_images(request, self.images)
 
     def _new_call_id(self) -> str:
         return f"call_{self.new_id()[:24]}"

@@ -65,7 +65,7 @@ async def detokenize(api: Api, call: Call) -> Reply:
 async def apply_template(api: Api, call: Call) -> Reply:
     """`POST /apply-template`: the prompt a chat body would become."""
     asked = await decoded(call, decode_chat, api.origin(call))
-    request = api.prepared(asked.request).request
+    request = api.prepared(await api.seeing(asked.request)).request
     counted = await api.service.count(request, want_text=True)
     if counted.text is None:
         raise ApiError(ErrorKind.NOT_SUPPORTED, f"The template of the model {request.model} is not at hand here.")
@@ -75,7 +75,7 @@ async def apply_template(api: Api, call: Call) -> Reply:
 async def count_chat_tokens(api: Api, call: Call) -> Reply:
     """`POST /v1/chat/completions/input_tokens`."""
     asked = await decoded(call, decode_chat, api.origin(call))
-    request = api.prepared(asked.request).request
+    request = api.prepared(await api.seeing(asked.request)).request
     counted = await api.service.count(request)
     return json_reply({"object": "response.input_tokens", "input_tokens": counted.tokens})
 

@@ -17,7 +17,7 @@ FORWARDED: Final = ("anthropic-version", "anthropic-beta")
 
 async def create_message(api: Api, call: Call) -> Streamed | Whole:
     """`POST /v1/messages`."""
-    request = await decoded(call, decode_messages, api.origin(call))
+    request = await api.seeing(await decoded(call, decode_messages, api.origin(call)))
     check_budget(request, call.headers.get("anthropic-beta", ""))
     request = replace(request, headers=tuple((name, call.headers[name]) for name in FORWARDED if name in call.headers))
     message_id = f"msg_{request.id}"
@@ -34,6 +34,6 @@ async def create_message(api: Api, call: Call) -> Streamed | Whole:
 
 async def count_message_tokens(api: Api, call: Call) -> Reply:
     """`POST /v1/messages/count_tokens`."""
-    request = await decoded(call, decode_count, api.origin(call))
+    request = await api.seeing(await decoded(call, decode_count, api.origin(call)))
     counted = await api.service.count(api.prepared(request).request)
     return json_reply({"input_tokens": counted.tokens})

@@ -28,7 +28,7 @@ from saiserve.chat.request import GenerationRequest
 async def create_chat(api: Api, call: Call) -> Streamed | Whole:
     """`POST /v1/chat/completions`."""
     asked = await decoded(call, decode_chat, api.origin(call))
-    request = asked.request
+    request = await api.seeing(asked.request)
     prepared = api.prepared(request)
     head = ChatHead(f"chatcmpl-{request.id}", request.created, request.model)
     if asked.verbose:

@@ -66,9 +66,10 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
     Raises:
         ApiError: 400 for images sent to a model that cannot see.
     """
+    assert not any(isinstance(part, ImagePart) and part.url for one in request.messages or () for part in one.parts)
     if card is None or card.is_fitted_later:
         return Prepared(request, _unparsed)
-    _check_images(request, card)
+    check_images(request, card)
     tool_format, is_native = _format(card)
     usable = () if request.tool_choice.mode is ToolChoiceMode.NONE else request.tools
     parser = _parser(request, card, tool_format, usable, new_call_id)
@@ -164,7 +165,12 @@ def _unparsed(event: AnswerEvent) -> list[AnswerEvent]:
     return [event]
 
 
-def _check_images(request: GenerationRequest, card: ModelCard) -> None:
+def check_images(request: GenerationRequest, card: ModelCard) -> None:
+    """Refuse images for a model that does not see.
+
+    Raises:
+        ApiError: 400.
+    """
     if "vision" in card.capabilities:
         return
     for index, message in enumerate(request.messages or ()):

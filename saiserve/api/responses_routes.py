@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ async def create_response(api: Api, call: Call) -> Streamed | Whole:
     """`POST /v1/responses`."""
     body = await _body(api, call)
     history = await _history(api, call, body)
-    asked = await decoded(call, decode_response, api.origin(call), history, body)
+    asked = await _decoded(api, call, history, body)
     prepared = api.prepared(asked.request)
     encoder = ResponseEncoder(
         response_id=api.responses.id_for(asked.request.id),
@@ -47,6 +48,14 @@ async def _body(api: Api, call: Call) -> ResponsesBody:
     if isinstance(body.input, list):
         body.input = await resolved(body.input, partial(api.responses.get, key_name=call.key_name))
     return body
+
+
+async def _decoded(api: Api, call: Call, history: tuple[Message, ...], body: ResponsesBody) -> ResponseRequest:
+    """Return what a body asks for, its images in place also in what is kept of it."""
+    asked = await decoded(call, decode_response, api.origin(call), history, body)
+    request = await api.seeing(asked.request)
+    messages = request.messages or ()
+    return replace(asked, request=request, new_messages=messages[len(messages) - len(asked.new_messages) :])
 
 
 async def _history(api: Api, call: Call, body: ResponsesBody) -> tuple[Message, ...]:
@@ -72,7 +81,7 @@ def _keep(api: Api, asked: ResponseRequest, history: tuple[Message, ...], body: 
 async def count_input_tokens(api: Api, call: Call) -> Reply:
     """`POST /v1/responses/input_tokens`."""
     body = await _body(api, call)
-    asked = await decoded(call, decode_response, api.origin(call), await _history(api, call, body), body)
+    asked = await _decoded(api, call, await _history(api, call, body), body)
     counted = await api.service.count(api.prepared(asked.request).request)
     return json_reply({"object": "response.input_tokens", "input_tokens": counted.tokens})
 

@@ -44,6 +44,8 @@ class ImagePart:
     media_type: str
     data: bytes = b""
     url: str = ""
+    at: str = ""
+    """Where in the client's body a URL stands."""
 
 
 Part = TextPart | ImagePart
