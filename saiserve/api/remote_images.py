@@ -128,7 +128,7 @@ class _Fetch:
                         raise self._refused(f"it is larger than {limits.IMAGE_BYTES_MAX} bytes")
         except httpx2.HTTPError as error:
             raise self._refused("its server broke off") from error
-        media_type = media_type_of(data)
+        media_type = media_type_of(bytes(data[:16]))
         if not media_type:
             raise self._refused(f"it is none of {', '.join(sorted(MEDIA_TYPES))}")
         return media_type, bytes(data)

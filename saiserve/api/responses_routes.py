@@ -44,7 +44,7 @@ async def create_response(api: Api, call: Call) -> Streamed | Whole:
 
 async def _body(api: Api, call: Call) -> ResponsesBody:
     """Return the body with the items in place that it only names."""
-    body = await decoded(call, decode, ResponsesBody)
+    body: ResponsesBody = await decoded(call, decode, ResponsesBody)
     if isinstance(body.input, list):
         body.input = await resolved(body.input, partial(api.responses.get, key_name=call.key_name))
     return body
