@@ -1,6 +1,7 @@
 """Requests on their way in: read and checked; what takes long is done on threads.
 
-Images are encoded and constraints compiled on one thread, long texts tokenised on another.
+Images are encoded and constraints compiled on one thread; constraints that may take seconds on another, and long texts
+are tokenised on a third.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from saiserve.engines.llamacpp.adapters import Adapters
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler, ConstraintError, Matcher
 from saiserve.engines.llamacpp.prompting import TEXT_ON_LOOP, PromptReader, PromptRefusal, PromptTokens, too_long
 from saiserve.engines.llamacpp.sampling_bounds import sampling_fault
+from saiserve.engines.llamacpp.schema_cost import is_heavy
 from saiserve.engines.llamacpp.vector_inputs import VectorInputs
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
-from saiserve.engines.messages import Count, Embed, Generate, RefusalReason
+from saiserve.engines.messages import Constraint, Count, Embed, Generate, RefusalReason
 
 PREPARING_MAX = 64
 """Requests whose images wait to be encoded, constraints to be compiled or texts to be tokenised; the next is refused."""
@@ -72,6 +74,7 @@ class Intake:
         self._ready: deque[Ready | ReadyVectors] = deque()
         self._preparing: dict[str, tuple[Request, Future[Ready | ReadyVectors]]] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prepare")
+        self._heavy = ThreadPoolExecutor(1, thread_name_prefix="compile")
         self._texts = ThreadPoolExecutor(1, thread_name_prefix="tokenise")
 
     def __contains__(self, request_id: str) -> bool:
@@ -104,8 +107,14 @@ class Intake:
         if constraint is None and not prompt.parts:
             self._ready.append(Ready(request, prompt, None))
             return
-        is_text = constraint is None and not any(isinstance(part, bytes) for part in prompt.parts)
-        self._later(self._texts if is_text else self._pool, request, lambda: self._prepare(request, prompt))
+        self._later(self._pool_for(prompt, constraint), request, lambda: self._prepare(request, prompt))
+
+    def _pool_for(self, prompt: PromptTokens, constraint: Constraint | None) -> ThreadPoolExecutor:
+        if any(isinstance(part, bytes) for part in prompt.parts):
+            return self._pool
+        if constraint is None:
+            return self._texts
+        return self._heavy if is_heavy(constraint.body) else self._pool
 
     def _add_vectors(self, request: Embed) -> None:
         self._adapters.name_in(request.model)

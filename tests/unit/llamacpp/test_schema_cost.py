@@ -1,0 +1,166 @@
+"""Constraints that would compile for minutes are refused in seconds, and their part is named; ordinary ones are not."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saiserve.engines.llamacpp import compile_trial
+from saiserve.engines.llamacpp.binding import LlamaModel
+from saiserve.engines.llamacpp.compile_trial import CompileTrial
+from saiserve.engines.llamacpp.constraint import LIMITS, ConstraintCompiler, ConstraintError
+from saiserve.engines.llamacpp.loading import load_worker
+from saiserve.engines.llamacpp.schema_cost import PROPERTIES_MAX, is_heavy, schema_fault
+from saiserve.engines.llamacpp.settings import EngineSettings
+from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.llamacpp.worker import Worker
+from saiserve.engines.messages import Constraint
+from tests.unit.llamacpp.desk import Desk
+
+
+def properties(count: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"p{at}": {"type": "string"} for at in range(count)}}
+
+
+@pytest.fixture(scope="module")
+def compiler(tiny: Callable[[str], Path]) -> ConstraintCompiler:
+    model = LlamaModel(tiny("llama"))
+    return ConstraintCompiler(Vocabulary(model.vocab), model.vocab)
+
+
+@pytest.mark.parametrize(
+    ("schema", "part"),
+    [
+        ({"type": "integer", "multipleOf": 999983}, "/multipleOf"),
+        ({"type": "integer", "multipleOf": 9999991}, "/multipleOf"),
+        ({"type": "number", "multipleOf": 0.0999983}, "/multipleOf"),
+        ({"type": "number", "multipleOf": 1e300}, "/multipleOf"),
+        ({"properties": {"a": {"items": {"multipleOf": 999983}}}}, "/properties/a/items/multipleOf"),
+        ({"properties": {"const": {"multipleOf": 999983}}}, "/properties/const/multipleOf"),
+        ({"anyOf": [{"multipleOf": 99991 - at} for at in range(3)]}, "multipleOf values"),
+        ({"pattern": "\u0000", "maxLength": 1_000_000}, "/maxLength"),
+        ({"format": "date", "minLength": 1_000_000}, "/minLength"),
+        ({"type": "array", "minItems": 10**9}, "/minItems"),
+        (properties(6_000), "/properties"),
+        ({"anyOf": [properties(900)] * 6}, "5400 properties"),
+    ],
+)
+def test_a_part_that_costs_too_much_is_named(compiler: ConstraintCompiler, schema: dict[str, Any], part: str) -> None:
+    began = time.process_time()
+    with pytest.raises(ConstraintError, match=part):
+        compiler.compile(Constraint("json_schema", json.dumps(schema)), ())
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"const": {"multipleOf": 999983}},
+        {"properties": {"multipleOf": {"type": "integer"}, "maxLength": {"type": "integer"}}},
+        {"type": "string", "maxLength": 10**9},
+        {"type": "number", "multipleOf": 0.01},
+        properties(PROPERTIES_MAX),
+    ],
+)
+def test_what_only_looks_costly_is_compiled(compiler: ConstraintCompiler, schema: dict[str, Any]) -> None:
+    assert schema_fault(schema) is None
+    compiler.compile(Constraint("json_schema", json.dumps(schema)), ()).forbidden()
+
+
+LARGE_TOGETHER = {"allOf": [{"type": "integer", "multipleOf": 9973}, {"multipleOf": 9967}]}
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Constraint("json_schema", json.dumps(LARGE_TOGETHER)),
+        Constraint("lark", f"start: %json {json.dumps(LARGE_TOGETHER)}"),
+        Constraint("lark", 'start: %json {"type": "integer", "multipleOf": 9999991}'),
+        Constraint("lark", 'start: %json {"pattern": "\\u0000", "maxLength": 1000000}'),
+        Constraint("lark", f"start: token0 %json {json.dumps(properties(9_000))}\n", ("<|im_end|>",)),
+    ],
+    ids=["allOf", "lark-allOf", "lark-multipleOf", "lark-maxLength", "lark-properties"],
+)
+def test_what_is_large_together_is_found_by_trying_it_apart(
+    compiler: ConstraintCompiler, constraint: Constraint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_trial, "CPU_S", 1)
+    began = time.process_time()
+    for _ in range(2):  # the second time from memory
+        with pytest.raises(ConstraintError, match="compiling it takes more than"):
+            compiler.compile(constraint, ())
+    assert time.process_time() - began < 0.5
+
+
+def test_light_constraints_do_not_wait_for_heavy_ones(
+    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = EngineSettings(
+        model_path=str(tiny("llama")), model_id="tiny", context_tokens=1024, cells=2048, lanes=4, threads=1,
+        kv_type="f32", flash_attention=False,
+    )  # fmt: skip
+    worker, _ = load_worker(settings)
+    assert isinstance(worker, Worker)
+    desk, may_go = Desk(worker), threading.Event()
+    monkeypatch.setattr(CompileTrial, "fault", lambda *_: may_go.wait(30) and "too large")
+    heavy = desk.ask(constraint=Constraint("regex", "[0-9]{2000}"))
+    assert desk.answer(constraint=Constraint("regex", "[0-9]{20}"))[2].completion_tokens == 20
+    assert heavy not in desk.said
+    may_go.set()
+    desk.finish(heavy)
+    assert desk.said[heavy][0].detail == "the regex cannot be enforced: too large"
+
+
+def test_a_trial_ends_on_the_clock_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_trial, "WALL_S", 0.01)
+    assert "compiling it takes" in (CompileTrial(LIMITS).fault("start: /a/") or "")
+
+
+def test_a_trial_says_nothing_of_faults_that_are_cheap() -> None:
+    trial = CompileTrial(LIMITS)
+    assert trial.fault("start: <[70000]> /[a-z]{1,2000}/") is None
+    assert trial.fault("start: gone") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "heavy"),
+    [
+        ('{"type": "object", "properties": {"a": {"type": "string", "maxLength": 200}}}', False),
+        (r'{"pattern": "^\\d{4}-\\d{2}-\\d{2}$"}', False),
+        ('{"multipleOf": 5, "items": {"multipleOf": 0.01}}', False),
+        ('{"$ref": "#/$defs/a", "anyOf": []}', False),
+        ('{"allOf": []}', True),
+        ('{"multipleOf": 997, "items": {"multipleOf": 2}}', True),
+        ('{"multipleOf": 0.997, "items": {"multipleOf": 2}}', True),
+        ("(a{1,90}){1,90}", True),
+        ('{"maxLength": 1000}', True),
+        ("start: A & B", True),
+        ("x" * 20_000, True),
+    ],
+)
+def test_only_what_may_be_heavy_is_tried_apart(text: str, heavy: bool) -> None:
+    assert is_heavy(text) is heavy
+
+
+PARTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["multipleOf", "pattern", "maxLength", "properties", "const", "x"]), inner)
+    ),
+    max_leaves=30,
+)
+
+
+@given(PARTS)
+def test_any_json_has_a_cost(value: Any) -> None:
+    schema_fault(value)
+    is_heavy(json.dumps(value))
