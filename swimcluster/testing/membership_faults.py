@@ -134,7 +134,8 @@ class Twin:
         node = cluster.add(name, seeds=place.seeds, member=place.member, address=address, metadata=place.metadata)
         node.clock_offset, node.clock_ppm = original.clock_offset, original.clock_ppm
         node.disk = dict(original.disk)
-        copied, usual = copy.deepcopy(original.machine), node.boot
+        copied: Any = copy.deepcopy(original.machine)
+        usual = node.boot
         world.boot(node, lambda node, now: copied)
         node.boot = usual
         for number in sorted(original.dials):
