@@ -51,6 +51,8 @@ def test_keys_rotate_without_a_moment_of_silence():
         (lambda s, now: s.install_key(now, b"short"), "16"),
         (lambda s, now: s.use_key(now, b"none"), "install it first"),
         (lambda s, now: s.remove_key(now, b"none"), "install it first"),
+        (lambda s, now: s.use_key(now, s.key_ids()[0].hex()), "must be bytes"),
+        (lambda s, now: s.remove_key(now, None), "must be bytes"),
         (lambda s, now: s.remove_key(now, s.key_ids()[0]), "use another"),
         (lambda s, now: [s.install_key(now, bytes([i]) * 16) for i in range(4)], "remove one first"),
     ],

@@ -9,8 +9,9 @@ from swimcluster.events import (
     MemberLeft,
 )
 from swimcluster.member import MemberState
+from swimcluster.messages import Ack
 from swimcluster.transmits import JoinStatus, LeaveProgress
-from tests.fakes.swim_bench import Bench, address, machine
+from tests.fakes.swim_bench import Bench, address, machine, tell
 
 
 def test_leaving_is_told_to_all_and_reported_as_leaving():
@@ -94,6 +95,28 @@ def test_another_process_in_a_members_place_does_not_confirm_for_it():
     bench.do(3, lambda swim, now: swim.leave(now))
     bench.run(15, until=lambda: bench.machines[3].leave_progress.is_done)
     assert bench.machines[3].leave_progress == LeaveProgress(1, 2, is_done=True)
+
+
+def test_an_ack_by_somebody_else_confirms_for_nobody():
+    bench = Bench()
+    bench.cluster(3)
+    bench.kill(1)
+    bench.do(3, lambda swim, now: swim.leave(now))
+    waiting = list(bench.machines[3].core.waiters)
+    tell(bench, 3, *(Ack(sequence) for sequence in waiting), by=2)
+    bench.run(15, until=lambda: bench.machines[3].leave_progress.is_done)
+    assert bench.machines[3].leave_progress == LeaveProgress(1, 2, is_done=True)
+
+
+def test_a_reply_that_comes_after_the_end_changes_nothing():
+    bench = Bench()
+    bench.cluster(3)
+    for port in (1, 2):
+        bench.freeze(port)
+    bench.do(3, lambda swim, now: swim.leave(now))
+    bench.run(15, until=lambda: bench.machines[3].leave_progress.is_done)
+    bench.machines[3].core.leaver.exchange_over("a")
+    assert bench.machines[3].leave_progress == LeaveProgress(0, 2, is_done=True)
 
 
 def test_a_member_that_restarts_meanwhile_is_told_in_its_new_life():
