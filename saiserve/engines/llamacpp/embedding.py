@@ -1,4 +1,4 @@
-"""Embeddings beside generation: one input at a time, a chunk per gap between steps."""
+"""Embeddings beside generation: one input at a time, a chunk per gap between steps (decision 0156)."""
 
 from __future__ import annotations
 
