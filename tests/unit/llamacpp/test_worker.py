@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -312,12 +312,24 @@ def test_cancelled_requests_say_nothing_more_and_give_their_lanes_back(desk: Des
     assert desk.answer(max_tokens=3, sampling=sampled(ignore_eos=True))[2].completion_tokens == 3
 
 
-def test_a_cancel_while_the_constraint_compiles_is_obeyed(desk: Desk) -> None:
+def test_a_cancel_while_the_constraint_compiles_is_obeyed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end, has_ended = threading.Event(), threading.Event()
+    compile_now = ConstraintCompiler.compile
+
+    def compile_late(*given: Any) -> Any:
+        assert may_end.wait(10)
+        try:
+            return compile_now(*given)
+        finally:
+            has_ended.set()
+
+    monkeypatch.setattr(ConstraintCompiler, "compile", compile_late)
     request_id = desk.ask(constraint=Constraint("json_schema", SCHEMA))
+    desk.step()
     desk.worker.handle(Cancel(request_id), desk.now)
-    for _ in range(50):
-        desk.step()
-        time.sleep(0.001)
+    may_end.set()
+    assert has_ended.wait(10)
+    assert desk.answer(max_tokens=3)[-1].id != request_id
     assert request_id not in desk.said
 
 
