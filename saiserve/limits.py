@@ -24,6 +24,8 @@ IMAGES_FETCHED_MAX: Final = 16
 """Images fetched for one request (`IMAGE_URLS`)."""
 IMAGE_BYTES_MAX: Final = 20 * 1024 * 1024
 """Bytes of one fetched image."""
+IMAGES_BYTES_MAX: Final = 40 * 1024 * 1024
+"""Bytes of all images fetched for one request; written as text they still fit one message to an engine."""
 IMAGES_FETCH_S: Final = 20.0
 """Longest wait for all images of a request."""
 IMAGE_REDIRECTS_MAX: Final = 3

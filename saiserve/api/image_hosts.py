@@ -13,6 +13,8 @@ ANY: Final = "*"
 HOST: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,251}[a-z0-9])?|[0-9a-f:.]*:[0-9a-f:.]*")
 URL_CHARACTERS_MAX: Final = 4_096
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+"""What IANA gives out of IPv6; the library counts some of the rest as public, such as old site-local addresses."""
 _SIGNATURES: Final[tuple[tuple[bytes, int, str], ...]] = (
     (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
     (b"\xff\xd8\xff", 0, "image/jpeg"),
@@ -81,6 +83,8 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(given) & 0xFFFF_FFFF)
         if inner is not None:
             return is_public(str(inner))
+        if given not in _UNICAST:
+            return False
     return given.is_global and not given.is_multicast
 
 

@@ -7,9 +7,11 @@ behind one nobody here would see the address.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin
 
@@ -23,6 +25,8 @@ from saiserve.chat.request import GenerationRequest, ImagePart, Message, Part
 from saiserve.errors import ApiError
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -34,25 +38,48 @@ class RemoteImages:
 
     hosts: ImageHosts
 
-    async def fetch(self, wanted: Mapping[str, str]) -> dict[str, ImagePart]:
-        """Return the images of some URLs; the values say where in the body each stands.
+    async def fetch(self, parts: Sequence[ImagePart]) -> dict[str, ImagePart]:
+        """Return the images of some URLs, each fetched once and counted as often as it is shown.
 
         Raises:
             ApiError: 400 that says which one cannot be had, and why.
         """
-        import httpx2  # a node that fetches no images needs none
-
         found: dict[str, ImagePart] = {}
-        at = next(iter(wanted.values()))
-        if len(wanted) > limits.IMAGES_FETCHED_MAX:
+        at, room = parts[0].at, limits.IMAGES_BYTES_MAX
+        if len(parts) > limits.IMAGES_FETCHED_MAX:
             raise invalid(f"{at}: at most {limits.IMAGES_FETCHED_MAX} images are fetched for one request.", at)
+        places = {part.url: part.at for part in parts}
+        times = Counter(part.url for part in parts)
         with trio.move_on_after(limits.IMAGES_FETCH_S) as waiting:
-            async with httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=None) as client:
-                for url, at in wanted.items():
-                    found[url] = await _Fetch(self.hosts, client, at).image(url)
+            async with _client() as client:
+                for url, at in places.items():
+                    most = min(limits.IMAGE_BYTES_MAX, room // times[url])
+                    found[url] = await _Fetch(self.hosts, client, at, most).image(url)
+                    room -= len(found[url].data) * times[url]
         if waiting.cancelled_caught:
             raise invalid(f"{at}: the image did not come within {limits.IMAGES_FETCH_S:g} s.", at)
         return found
+
+
+def _client() -> httpx2.AsyncClient:
+    """No connection is used twice: they are told apart by address, and one address may serve many names."""
+    import httpx2  # a node that fetches no images needs none
+
+    return httpx2.AsyncClient(
+        verify=_trust(),
+        trust_env=False,
+        follow_redirects=False,
+        timeout=None,
+        limits=httpx2.Limits(max_keepalive_connections=0),
+    )
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """Reading the certificates takes tens of milliseconds, in which no stream goes on: once is enough."""
+    import httpx2
+
+    return httpx2.create_ssl_context(trust_env=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +89,7 @@ class _Fetch:
     hosts: ImageHosts
     client: httpx2.AsyncClient
     at: str
+    bytes_max: int
 
     async def image(self, url: str) -> ImagePart:
         for _ in range(limits.IMAGE_REDIRECTS_MAX + 1):
@@ -99,7 +127,7 @@ class _Fetch:
     async def _address(self, place: Place) -> str:
         try:
             found = await trio.socket.getaddrinfo(place.host, place.port, type=trio.socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: a label that is empty or too long
             raise self._refused(f"{place.host[:80]} has no address") from error
         addresses = [str(entry[4][0]) for entry in found]
         if not addresses or not all(self.hosts.allows_address(place, address) for address in addresses):
@@ -119,19 +147,25 @@ class _Fetch:
         length = response.headers.get("content-length", "")
         data = bytearray()
         try:
-            if length.isdigit() and int(length[:20]) > limits.IMAGE_BYTES_MAX:
-                raise self._refused(f"it is larger than {limits.IMAGE_BYTES_MAX} bytes")
+            if length.isdigit() and int(length[:20]) > self.bytes_max:
+                raise self._too_large()
             async with aclosing(pieces_of(response)) as pieces:
                 async for piece in pieces:
                     data += piece
-                    if len(data) > limits.IMAGE_BYTES_MAX:
-                        raise self._refused(f"it is larger than {limits.IMAGE_BYTES_MAX} bytes")
+                    if len(data) > self.bytes_max:
+                        raise self._too_large()
         except httpx2.HTTPError as error:
             raise self._refused("its server broke off") from error
         media_type = media_type_of(bytes(data[:16]))
         if not media_type:
             raise self._refused(f"it is none of {', '.join(sorted(MEDIA_TYPES))}")
         return media_type, bytes(data)
+
+    def _too_large(self) -> ApiError:
+        left = (
+            "" if self.bytes_max == limits.IMAGE_BYTES_MAX else f", what is left of {limits.IMAGES_BYTES_MAX} for all"
+        )
+        return self._refused(f"it is larger than {self.bytes_max} bytes{left}")
 
     def _refused(self, reason: str) -> ApiError:
         return invalid(f"{self.at}: {reason}.", self.at)
@@ -143,11 +177,11 @@ async def with_images(request: GenerationRequest, remote: RemoteImages | None) -
     Raises:
         ApiError: 400 when one is not, and may not or cannot be fetched.
     """
-    wanted = {part.url: part.at for message in request.messages or () for part in remote_parts(message)}
+    wanted = [part for message in request.messages or () for part in _remote_parts(message)]
     if not wanted:
         return request
     if remote is None:
-        raise not_fetched(next(iter(wanted.values())))
+        raise not_fetched(wanted[0].at)
     found = await remote.fetch(wanted)
     return replace(request, messages=tuple(_with(message, found) for message in request.messages or ()))
 
@@ -160,7 +194,7 @@ def _joined(url: str, location: str) -> str:
         return ""
 
 
-def remote_parts(message: Message) -> list[ImagePart]:
+def _remote_parts(message: Message) -> list[ImagePart]:
     """Return the images of a message that are named by a URL alone."""
     return [part for part in message.parts if isinstance(part, ImagePart) and part.url]
 

@@ -16,6 +16,7 @@ from saiserve import limits
 from saiserve.api.image_hosts import ImageHosts, Place, is_public, media_type_of, place_of
 from saiserve.api.remote_images import RemoteImages
 from saiserve.chat.request import ImagePart
+from saiserve.errors import ApiError
 from tests.api.serving import serving
 from tests.fakes.service import CARD, ScriptedService
 
@@ -154,6 +155,11 @@ async def test_the_inside_is_not_reached_by_allowing_all(host: str) -> None:
         assert not server.asked
 
 
+@pytest.mark.parametrize("host", ["a" * 70 + ".example", "a..b"])
+async def test_a_name_that_nobody_can_have_has_no_address(host: str) -> None:
+    assert "has no address" in await refusal(listing("*"), f"http://{host}/a.png")
+
+
 class Names(trio.abc.HostnameResolver):
     """A name server of one address."""
 
@@ -215,6 +221,18 @@ async def test_what_is_too_large_or_no_image_is_refused(monkeypatch: pytest.Monk
         assert "answers 404" in await refusal(allowed, server.url("/none"))
 
 
+@pytest.mark.parametrize("shown", ["abc", "aba", "aaa"])
+async def test_all_images_of_a_request_share_a_bound_as_often_as_they_are_shown(
+    shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "IMAGES_BYTES_MAX", 2 * len(PNG))
+    async with pictures(a=answer(), b=answer(), c=answer()) as server:
+        parts = [ImagePart("", url=server.url(f"/{name}"), at=f"input.{name}") for name in shown]
+        assert set(await listing("127.0.0.1").fetch(parts[:2])) == {part.url for part in parts[:2]}
+        with pytest.raises(ApiError, match=f"it is larger than .* bytes, what is left of {2 * len(PNG)} for all"):
+            await listing("127.0.0.1").fetch(parts)
+
+
 async def test_a_server_that_says_nothing_is_waited_for_no_longer_than_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -223,9 +241,11 @@ async def test_a_server_that_says_nothing_is_waited_for_no_longer_than_the_bound
         assert "did not come within 0.2 s" in await refusal(listing("127.0.0.1"), server.url("/never"))
 
 
-async def test_only_so_many_are_fetched_for_one_request() -> None:
+@pytest.mark.parametrize("differ", [True, False])
+async def test_only_so_many_are_fetched_for_one_request(differ: bool) -> None:
     many = [
-        {"type": "input_image", "image_url": f"http://127.0.0.1:1/{n}"} for n in range(limits.IMAGES_FETCHED_MAX + 1)
+        {"type": "input_image", "image_url": f"http://127.0.0.1:1/{n * differ}"}
+        for n in range(limits.IMAGES_FETCHED_MAX + 1)
     ]
     body = {"model": "smol", "input": [{"role": "user", "content": many}]}
     async with serving(ScriptedService(cards=(SEEING,)), images=listing("*")) as served, served.http() as http:
@@ -241,7 +261,7 @@ async def test_only_so_many_are_fetched_for_one_request() -> None:
         ("192.168.1.1", False), ("169.254.169.254", False), ("100.64.0.1", False), ("0.0.0.0", False), ("224.0.0.1", False),
         ("255.255.255.255", False), ("::", False), ("::1", False), ("fe80::1%eth0", False), ("fc00::1", False), ("ff02::1", False),
         ("::ffff:10.0.0.1", False), ("::ffff:8.8.8.8", True), ("64:ff9b::7f00:1", False), ("64:ff9b::808:808", True),
-        ("2002:7f00:1::", False), ("no address", False),
+        ("2002:7f00:1::", False), ("fec0::1", False), ("::7f00:1", False), ("no address", False),
     ],
 )  # fmt: skip
 def test_an_address_is_public_or_not(address: str, public: bool) -> None:
