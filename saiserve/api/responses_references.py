@@ -35,18 +35,24 @@ def response_id_of(item_id: str) -> str:
 async def resolved(items: list[Item], fetch: Callable[[str], Awaitable[StoredResponse]]) -> list[Item]:
     """Return an input whose items are all there.
 
+    Each may be named once, so that a short body cannot stand for a prompt without end.
+
     Raises:
-        ApiError: 400, no kept response holds one; 504 when its node does not answer.
+        ApiError: 400, no kept response holds one, or it is named twice; 504 when its node does not answer.
     """
     if not any(is_reference(item) for item in items):
         return items
     kept: dict[str, dict[str, Any]] = {}
+    named: set[str] = set()
     found: list[Item] = []
     for index, item in enumerate(items):
         at = f"input[{index}]"
         if not is_reference(item):
             found.append(item)
             continue
+        if item.id in named:
+            raise invalid(f"{at}: this item is named twice.", at)
+        named.add(item.id)
         response_id = response_id_of(item.id)
         if response_id and response_id not in kept:
             if len(kept) >= REFERENCED_MAX:

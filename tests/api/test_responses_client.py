@@ -239,6 +239,8 @@ def test_an_item_of_a_kept_response_is_found_by_its_id_alone():
                 ("user", "two"),
             ]
             assert request.raw == b""  # a target does not know what is kept here
+        with pytest.raises(openai.BadRequestError, match=r"input\[2\]: this item is named twice"):
+            ai.post("/responses", body={"model": "smol", "input": [*again[:2], again[1]]}, cast_to=object)
         ai.responses.delete(first.id)
         with pytest.raises(openai.BadRequestError, match="no kept response holds this item"):
             ai.post("/responses", body={"model": "smol", "input": again}, cast_to=object)
