@@ -21,7 +21,7 @@ CONFIG: Final = '[checks.not_a_server_error]\nexpected-statuses = ["2xx", "3xx",
 """501 is llama-server's answer, and ours on its routes, for what a model cannot do, such as filling in."""
 CASES_FULL: Final = 10_000
 CASES_QUICK: Final = 50
-GENERATOR_FAULT: Final = "AST constructor recursion depth mismatch"
+GENERATOR_FAULT: Final = "SystemError: AST constructor recursion depth mismatch"
 """Python 3.11's parser, when the generator of cases describes a deep one to itself; nothing was asked then."""
 SEED: Final = int(os.environ.get("SEED", "1"))
 EXAMPLES_FULL: Final = 300
@@ -62,8 +62,9 @@ async def _fuzz(scale: Scale) -> str:
 def _judged(report: dict[str, Any], said: str, scale: Scale) -> str:
     cases = report["test_cases"]
     assert not report["failures"], f"seed {SEED}: {report['failures']}\n{said[-12000:]}"
-    errors = [error for error in report["errors"] if GENERATOR_FAULT not in json.dumps(error)]
-    assert not errors, f"seed {SEED}: {errors}\n{said[-12000:]}"
+    # The report only counts errors; what was said has each one's last line.
+    errors = sum(error["count"] for error in report["errors"])
+    assert errors <= said.count(GENERATOR_FAULT), f"seed {SEED}: {report['errors']}\n{said[-12000:]}"
     operations = report["operations"]
     assert operations["tested"] == operations["selected"] == operations["total"] - 1, (
         operations
