@@ -98,7 +98,7 @@ def ready(port: int, node: subprocess.Popen[bytes]) -> bool:
 
 def usage(key: str, secret: str, nodes: list[subprocess.Popen[bytes]]) -> str:
     """What to try, with this run's key and secret."""
-    chat = f"http://127.0.0.1:{PORTS[0]}/v1/chat/completions"
+    chat, story = (f"http://127.0.0.1:{port}/v1/chat/completions" for port in (PORTS[0], PORTS[2]))
     ready_ones = [f"{m} on {p} (pid {n.pid})" for p, m, n in zip(PORTS, MODELS, nodes, strict=True)]
     return f"""
 Three nodes are ready: {", ".join(ready_ones)}.
@@ -110,7 +110,12 @@ curl -sS -H "X-SAI-Cluster: {secret}" http://127.0.0.1:{PORTS[0]}/cluster/state
 curl -sS {chat} -H "Authorization: Bearer {key}" -H 'Content-Type: application/json' \\
   -d '{{"model":"gemma-3-270m","messages":[{{"role":"user","content":"hi"}}],"max_tokens":32}}'
 
-# kill a node in the middle of an answer: the answer goes on from the other node with the model
+# four long answers, taken in by the node with the other model; x-sai-route in each reply's head says where it runs
+for n in 1 2 3 4; do curl -sSN -o /dev/null -D - -w '%{{size_download}} bytes\n' {story} \
+  -H "Authorization: Bearer {key}" -H 'Content-Type: application/json' \
+  -d '{{"model":"smollm2-135m","stream":true,"messages":[{{"role":"user","content":"Tell a long story."}}],"max_tokens":300}}' & done
+
+# meanwhile, kill one of the two nodes that write them: all four go on from the other
 kill -9 {nodes[1].pid}
 
 Ctrl-C ends them all.

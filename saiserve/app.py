@@ -27,7 +27,7 @@ from saiserve.api import (
     responses_routes,
 )
 from saiserve.api.context import Api
-from saiserve.api.cors import PREFLIGHT, Origins
+from saiserve.api.cors import Origins, preflight
 from saiserve.api.errors import error_body, error_headers, error_style
 from saiserve.api.http import (
     Call,
@@ -188,7 +188,8 @@ class _Front:
             await send_error(scope, send_with_ids, _no_websockets())
             return
         if scope["method"] == "OPTIONS":
-            await send_reply(send_with_ids, Reply(b"", headers=PREFLIGHT))
+            requested = _header(scope, b"access-control-request-headers").decode("latin-1")
+            await send_reply(send_with_ids, Reply(b"", headers=preflight(requested)))
             return
         try:
             scope["saiserve.key_name"] = self._auth.authenticate(scope["method"], scope["path"], scope["headers"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -9,12 +10,23 @@ from urllib.parse import urlsplit
 ANY = "*"
 LOCALHOST = "localhost"
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-PREFLIGHT = (
-    ("Access-Control-Allow-Credentials", "true"),
-    ("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"),
-    ("Access-Control-Allow-Headers", "*"),
-)
-"""Headers of the answer to OPTIONS."""
+REQUESTED_BYTES_MAX = 1_024
+REQUESTED = re.compile(r"[A-Za-z0-9-]+(?:[ \t]*,[ \t]*[A-Za-z0-9-]+)*")
+EXPOSED = b"x-sai-route, x-request-id, request-id, retry-after"
+"""Headers of replies that pages may read, beside those that they always may."""
+
+
+def preflight(requested: str) -> tuple[tuple[str, str], ...]:
+    """Headers of the answer to OPTIONS; `requested` are those the page's request will have.
+
+    They are named back: `*` never covers `Authorization`, and nothing at all beside credentials (Fetch standard, CORS).
+    """
+    is_list = len(requested) <= REQUESTED_BYTES_MAX and REQUESTED.fullmatch(requested) is not None
+    return (
+        ("Access-Control-Allow-Credentials", "true"),
+        ("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"),
+        ("Access-Control-Allow-Headers", requested if is_list else "*"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +46,10 @@ class Origins:
         if not origin:
             return []
         vary = [(b"vary", b"Origin")]
-        return [(b"access-control-allow-origin", origin.encode("latin-1")), *vary] if self.allow(origin) else vary
+        if not self.allow(origin):
+            return vary
+        allowed = (b"access-control-allow-origin", origin.encode("latin-1"))
+        return [allowed, (b"access-control-expose-headers", EXPOSED), *vary]
 
 
 def _host(origin: str) -> str:

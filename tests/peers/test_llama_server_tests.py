@@ -11,7 +11,7 @@ from tests.peers.llama_server_tests import TESTS, run_file
 GOALS = {
     "template": 35,
     "compat_anthropic": 24,
-    "security": 25,
+    "security": 24,
     "chat_completion": 33,
     "completion": 28,
     "tokenize": 2,

@@ -51,6 +51,23 @@ async def test_by_default_a_page_of_any_origin_is_answered_and_needs_a_key_like_
     assert status == 200
 
 
+@pytest.mark.parametrize(
+    ("requested", "allowed"),
+    [
+        ("authorization, content-type", "authorization, content-type"),
+        ("x-api-key,anthropic-version", "x-api-key,anthropic-version"),
+        ("", "*"),
+        ("a\r\nset-cookie: b", "*"),
+        ("a," * 600 + "a", "*"),
+    ],
+)
+async def test_the_headers_a_page_asks_for_are_named_back_as_a_star_covers_no_key(requested: str, allowed: str) -> None:
+    asked = {"origin": "https://web.example", "access_control_request_headers": requested}
+    _, headers = await ask("OPTIONS", "/v1/messages", Origins(), **asked)
+    assert headers["access-control-allow-headers"] == allowed
+    assert "x-sai-route" in headers["access-control-expose-headers"]
+
+
 LOCAL = ["http://localhost", "https://localhost:8080", "http://127.0.0.1:3000", "http://[::1]", "http://[::1]:3000"]
 STRANGE = [
     "http://evil.example",
