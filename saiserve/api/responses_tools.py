@@ -50,28 +50,29 @@ def tool_set(bodies: list[ToolBody], given: str | list[Item] | None = None) -> T
         if names.count(name) > 1:
             raise invalid(f"tools: {name!r} is defined twice.", "tools")
     gathered.load(given if isinstance(given, list) else [])
-    return ToolSet(
-        tuple(gathered.tools), frozenset(gathered.custom), tuple(gathered.unserved), frozenset(gathered.hosted)
-    )
+    custom = frozenset(tool.name for tool in gathered.tools if tool.parameters is FREE_FORM_PARAMETERS)
+    return ToolSet(tuple(gathered.tools), custom, tuple(gathered.unserved), frozenset(gathered.hosted))
 
 
 @dataclass(slots=True)
 class _Gathered:
     tools: list[Tool] = field(default_factory=list)
-    custom: set[str] = field(default_factory=set)
     unserved: list[str] = field(default_factory=list)
     hosted: set[str] = field(default_factory=set)
 
     def load(self, items: list[Item]) -> None:
-        """Take in what items of the input add; a tool that is there already stays as it is."""
+        """Take in what items of the input add; a tool that is there already stays as it is, at its place."""
         for place, item in enumerate(items):
             if item.type in LOADING:
-                for index, tool in enumerate(item.tools):
+                for index, body in enumerate(item.tools):
                     at = f"input[{place}].tools[{index}]"
-                    self.add(validate(tool, ToolBody, at), at, "")
-        if len(self.tools) > limits.TOOLS_MAX:
+                    self.add(validate(body, ToolBody, at), at, "")
+        first: dict[str, Tool] = {}
+        for tool in self.tools:
+            first.setdefault(tool.name, tool)
+        if len(first) > limits.TOOLS_MAX:
             raise invalid(f"input: its items add tools beyond {limits.TOOLS_MAX}.", "input")
-        self.tools = list({tool.name: tool for tool in reversed(self.tools)}.values())[::-1]
+        self.tools = list(first.values())
         self.unserved = list(dict.fromkeys(self.unserved))
 
     def add(self, body: ToolBody, at: str, namespace: str) -> None:
@@ -84,7 +85,6 @@ class _Gathered:
                 parameters: dict[str, Any] = body.parameters or {"type": "object", "properties": {}}
                 self.tools.append(Tool(name, body.description, parameters, body.strict, namespace))
             case "custom":
-                self.custom.add(name)
                 held = grammar_of(body.format, f"{at}.format")
                 tool = Tool(name, _described(body), FREE_FORM_PARAMETERS, namespace=namespace, grammar=held)
                 self.tools.append(tool)

@@ -13,8 +13,11 @@ from saiserve.api.context import Origin
 from saiserve.api.responses_calls import CALLS, DROPPED, LOADING, OUTPUTS
 from saiserve.api.responses_references import response_id_of
 from saiserve.api.responses_request import decode_response
+from saiserve.api.responses_schema import Item
+from saiserve.api.responses_tools import tool_set
 from saiserve.chat.request import GenerationRequest, Role
 from saiserve.errors import ApiError
+from saiserve.limits import TOOLS_MAX
 from tests.fixtures.sdk_shapes import PIXEL, Sample, type_of
 
 ORIGIN = Origin("r1", "k", 1, lambda: 1, ())
@@ -77,6 +80,17 @@ def test_tools_that_items_load_can_be_called() -> None:
     for kind in sorted(LOADING):
         request = decoded({"type": kind, "role": "developer", "tools": [tool, tool]}, {"role": "user", "content": "x"})
         assert [one.name for one in request.tools] == ["found"]
+
+
+def test_a_tool_that_is_loaded_again_stays_as_it_is_at_its_place() -> None:
+    one, two = ({"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("one", "two"))
+    as_text = {"type": "custom", "name": "one"}
+    tools = [Item(type="additional_tools", tools=given) for given in ([one, two], [one] * TOOLS_MAX, [as_text])]
+    found = tool_set([], tools)
+    assert [(tool.name, tool.parameters) for tool in found.tools] == [
+        (name, {"type": "object"}) for name in ("one", "two")
+    ]
+    assert not found.custom
 
 
 def test_a_result_in_the_call_itself_is_a_result_of_its_own() -> None:
