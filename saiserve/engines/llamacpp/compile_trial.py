@@ -12,6 +12,7 @@ import math
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 from hashlib import blake2b
@@ -25,6 +26,16 @@ WALL_S = 30.0
 """Seconds on the clock, for a machine that is busy otherwise."""
 VERDICTS_MAX = 256
 """Constraints whose verdicts are remembered."""
+TOO_COSTLY = (
+    f"compiling it takes more than {CPU_S} s of computing or {MEMORY_BYTES >> 20} MiB of memory: "
+    "its repetitions, multiples or combined parts are too large together"
+)
+FAULTS = {-signal.SIGXCPU: TOO_COSTLY, -signal.SIGKILL: TOO_COSTLY, -signal.SIGABRT: TOO_COSTLY}
+"""Ends that a constraint itself brings about: they are remembered."""
+UNTRIED = "whether it can be compiled could not be tried, as this machine is too busy: send it again"
+NO_STATUS = -1_000
+STATM = Path("/proc/self/statm")
+"""How much memory a process has; memory is not bounded where nothing says it."""
 TOKEN_IDS = re.compile(r"<\[[\d,\s-]*\]>")
 """Token ids in a grammar, which the trial's vocabulary does not have."""
 
@@ -40,20 +51,23 @@ class CompileTrial:
     def fault(self, grammar: str) -> str | None:
         """Why the grammar is not compiled; None when it may be. Waits for `WALL_S` at most."""
         digest = blake2b(grammar.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        verdicts = self._verdicts
-        if digest not in verdicts:
-            verdict = self._try(grammar)
-            if len(verdicts) >= VERDICTS_MAX:
-                verdicts = self._verdicts = {}
-            verdicts[digest] = verdict
-        return verdicts[digest]
+        if digest in self._verdicts:
+            return self._verdicts[digest]
+        status = self._try(grammar)
+        verdict = FAULTS.get(status, UNTRIED) if status else None
+        if status == 0 or status in FAULTS:
+            if len(self._verdicts) >= VERDICTS_MAX:
+                self._verdicts = {}
+            self._verdicts[digest] = verdict
+        return verdict
 
-    def _try(self, grammar: str) -> str | None:
+    def _try(self, grammar: str) -> int:
+        """Exit status of the trial; `NO_STATUS` where it did not end or begin."""
         root = str(Path(__file__).parents[3])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
         given = json.dumps({"grammar": TOKEN_IDS.sub("<[1]>", grammar), "limits": self._limits, "cpu_s": CPU_S})
         try:
-            ended = subprocess.run(
+            return subprocess.run(
                 [sys.executable, "-m", "saiserve.engines.llamacpp.compile_trial"],
                 input=given.encode(),
                 stdout=subprocess.DEVNULL,
@@ -61,15 +75,9 @@ class CompileTrial:
                 env={**os.environ, "PYTHONPATH": path},
                 timeout=WALL_S,
                 check=False,
-            )
-        except subprocess.TimeoutExpired:
-            ended = None
-        if ended is not None and ended.returncode == 0:
-            return None
-        return (
-            f"compiling it takes more than {CPU_S} s of computing or {MEMORY_BYTES >> 20} MiB of memory: "
-            "its repetitions, multiples or combined parts are too large together"
-        )
+            ).returncode
+        except (subprocess.TimeoutExpired, OSError):
+            return NO_STATUS
 
 
 def main() -> int:
@@ -81,14 +89,13 @@ def main() -> int:
     seconds = math.ceil(used.ru_utime + used.ru_stime) + given["cpu_s"]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
-    space = pages * resource.getpagesize() + MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (space, space))
+    if STATM.exists():
+        space = int(STATM.read_text().split()[0]) * resource.getpagesize() + MEMORY_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (space, space))
     limits = llguidance.LLParserLimits(**given["limits"])
     llguidance.LLMatcher(llguidance.LLTokenizer("byte"), given["grammar"], log_level=0, limits=limits)
     return 0
 
 
 if __name__ == "__main__":
-    sys.stderr.flush()
     os._exit(main())

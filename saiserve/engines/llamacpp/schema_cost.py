@@ -36,11 +36,15 @@ DATA_KEYS = frozenset({"const", "enum", "default", "examples", "example"})
 LENGTHS, COUNTS = ("minLength", "maxLength"), ("minItems", "maxItems", "minProperties", "maxProperties")
 TEXT_SHAPES = ("pattern", "format")
 
-BIG_NUMBER = re.compile(r"\d{5,}|[1-9]\d{3}")
+BIG_NUMBER = re.compile(r"\d{5,}|[1-9]\d{3}|\d[eE]\+?\d")
 MULTIPLE = re.compile(r'"multipleOf"\s*:\s*(\d+(?:\.\d+)?)')
-REPETITION = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}")
-COMBINING = re.compile(r'"allOf"|[&~]')
-"""Parts that must all hold: their costs may multiply. In prose these are no reason, and cost a trial all the same."""
+REPETITION = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?\}")
+"""Possessive: with long runs of blanks it would try every way to share them out."""
+COMBINING = re.compile(r'"allOf"|[&~]|\\u00[2-7]')
+"""Parts that must all hold: their costs may multiply. In prose these are no reason, and cost a trial all the same; so do
+escaped letters, which can hide a key."""
+OWN_TEXT = re.compile(r"^TEXT: /\(\?s:\.\+\)/ & ~/\(\?s:\.\*\)[^&~{}*+\n]*\(\?s:\.\*\)/$", re.MULTILINE)
+"""Text without one literal, as chat/tool_grammar.py writes it for every tool set: cheap, although it combines."""
 
 
 def schema_fault(schema: Any) -> str | None:
@@ -71,7 +75,10 @@ def schema_fault(schema: Any) -> str | None:
 
 def is_heavy(grammar: str) -> bool:
     """Whether a constraint's text has anything that may cost more than it looks like: most have not."""
-    if len(grammar) > LIGHT_CHARACTERS or BIG_NUMBER.search(grammar) or COMBINING.search(grammar):
+    if len(grammar) > LIGHT_CHARACTERS:
+        return True
+    grammar = OWN_TEXT.sub("", grammar, count=1)
+    if BIG_NUMBER.search(grammar) or COMBINING.search(grammar):
         return True
     counts = [int(most or least or 0) for least, most in REPETITION.findall(grammar)]
     multiples = [_multiple(float(one)) for one in MULTIPLE.findall(grammar)]

@@ -13,6 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from saiserve.chat.request import Tool, ToolChoice
+from saiserve.chat.tool_formats import FORMATS
+from saiserve.chat.tool_grammar import tool_constraint
 from saiserve.engines.llamacpp import compile_trial
 from saiserve.engines.llamacpp.binding import LlamaModel
 from saiserve.engines.llamacpp.compile_trial import CompileTrial
@@ -119,9 +122,42 @@ def test_light_constraints_do_not_wait_for_heavy_ones(
     assert desk.said[heavy][0].detail == "the regex cannot be enforced: too large"
 
 
-def test_a_trial_ends_on_the_clock_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_trial, "WALL_S", 0.01)
-    assert "compiling it takes" in (CompileTrial(LIMITS).fault("start: /a/") or "")
+def test_a_trial_ends_on_the_clock_too_and_that_is_not_held_against_the_constraint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trial = CompileTrial(LIMITS)
+    with monkeypatch.context() as busy:
+        busy.setattr(compile_trial, "WALL_S", 0.01)
+        assert "send it again" in (trial.fault("start: /a/") or "")
+    assert trial.fault("start: /a/") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["{" + " " * 8_000 + "," + " " * 8_000 + "x", "{" * 16_000, "{" + "1" * 4 + " " * 16_000]
+)
+def test_weighing_a_text_is_linear(text: str) -> None:
+    began = time.process_time()
+    is_heavy(text[:16_384])
+    assert time.process_time() - began < 1.0
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    ['{"\\u0061llOf": []}', '{"multiple\\u004ff": 97}', '{"multipleOf": 9e4}', "start: A & B", '{"allOf": []}'],
+)
+def test_what_may_multiply_is_heavy_however_it_is_spelled(grammar: str) -> None:
+    assert is_heavy(grammar)
+
+
+@pytest.mark.parametrize("style", ["hermes", "mistral"])
+def test_our_own_grammar_of_strict_tools_is_light_and_a_clients_like_it_is_not(style: str) -> None:
+    tool = Tool(name="look", description="", parameters={"type": "object", "properties": {}}, strict=True)
+    constraint = tool_constraint(FORMATS[style], [tool], ToolChoice())
+    assert constraint is not None
+    assert " & ~" in constraint.body
+    assert not is_heavy(constraint.body)
+    assert is_heavy(constraint.body.replace("~/(?s:.*)", "~/(?s:.*)(a|b)*a", 1))
+    assert is_heavy(constraint.body + "OTHER: /a+/ & ~/aa/\n")
 
 
 def test_a_trial_says_nothing_of_faults_that_are_cheap() -> None:
