@@ -106,7 +106,7 @@ def _tool(body: ToolBody, at: str) -> Tool | None:
         return Tool(body.name, body.description, body.input_schema, strict=body.strict)
     for start, (description, schema) in CLIENT_TOOLS.items():
         if body.type.startswith(start):
-            name = body.name or start.rstrip("_20")
+            name = body.name or start.removesuffix("20").removesuffix("_")
             check_tool_name(name, f"{at}.name")
             return Tool(name, description, schema)
     return None

@@ -102,7 +102,7 @@ class PromptReader:
         rendered = Rendered(prompt.text, "") if prompt.text is not None else self._render(prompt)
         text = rendered.text
         self._check_size(text, context_tokens)
-        part = self._part(rendered.marked, rendered.split, begins=True)
+        part = self._part(rendered.marked, rendered.split, begins=True, is_late=len(text) > TEXT_ON_LOOP)
         return PromptTokens((), text, (), (part,)) if isinstance(part, Text) else self._whole(part, text)
 
     def _check_size(self, text: str, context_tokens: int | None) -> None:
@@ -116,10 +116,10 @@ class PromptReader:
             raise PromptRefusal(RefusalReason.BAD_REQUEST, "the prompt is empty")
         return PromptTokens(tuple(ids), text, self._ends(ids))
 
-    def _part(self, text: str, split: str, *, begins: bool) -> tuple[int, ...] | Text:
-        """Its ids, unless they are to wait."""
+    def _part(self, text: str, split: str, *, begins: bool, is_late: bool) -> tuple[int, ...] | Text:
+        """Its ids, unless they are to wait, as those of a prompt that is long as a whole are."""
         part = Text(text, split, begins)
-        return part if len(text) > TEXT_ON_LOOP else self._tokenise(part)
+        return part if is_late else self._tokenise(part)
 
     def _tokenise(self, part: Text) -> tuple[int, ...]:
         vocabulary = self._vocabulary
@@ -145,9 +145,11 @@ class PromptReader:
             raise PromptRefusal(RefusalReason.BAD_TEMPLATE, "this model's chat template does not show all images")
         text = rendered.text.replace(mark, "")
         self._check_size(text, context_tokens)
-        parts: list[tuple[int, ...] | Text | bytes] = [self._part(pieces[0], rendered.split, begins=True)]
-        for image, piece in zip(images, pieces[1:], strict=True):
-            parts += [image, self._part(piece, rendered.split, begins=False)]
+        is_late = len(text) > TEXT_ON_LOOP
+        read = [self._part(piece, rendered.split, begins=at == 0, is_late=is_late) for at, piece in enumerate(pieces)]
+        parts: list[tuple[int, ...] | Text | bytes] = [read[0]]
+        for image, piece in zip(images, read[1:], strict=True):
+            parts += [image, piece]
         ids = tuple(token for part in parts if isinstance(part, tuple) for token in part)
         return PromptTokens(ids, text, (), tuple(parts))
 

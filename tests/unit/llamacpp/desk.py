@@ -20,7 +20,7 @@ from saiserve.engines.messages import (
     is_terminal,
 )
 
-STEPS_MAX = 5_000
+STEPS_MAX = 30_000
 
 
 class Desk:
