@@ -1,9 +1,10 @@
 """Connections of the node's port: hypercorn's HTTP/1.1 on trio, with what strangers may do to one kept inside it.
 
-Three things differ from hypercorn's own server. A fault in one connection ends that connection and not the process.
+Four things differ from hypercorn's own server. A fault in one connection ends that connection and not the process.
 HTTP/2 is not spoken, asked for or assumed: nobody here needs it, and it is a second parser for strangers' bytes. And a
 connection is read on while its request is answered, also when more bytes follow the request (pipelining, or the CRLF
-that some clients append): the end of the connection is seen at once, which is how clients call work off.
+that some clients append): the end of the connection is seen at once, which is how clients call work off. And what
+hypercorn reads otherwise than RFC 9112 says, absolute targets and half handshakes, is made plain before it sees it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -22,6 +24,7 @@ import trio
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData
 from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.protocol.ws_stream import Handshake
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
@@ -44,6 +47,8 @@ _NO_MORE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EN
 """The machine or the process has no room for one more connection; this passes."""
 
 _HTTP_1: Final = (b"1.0", b"1.1")
+_ABSOLUTE: Final = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+"""What an absolute target has before its path (RFC 9112 §3.2.2)."""
 
 
 async def serve_connections(
@@ -173,8 +178,24 @@ class _Http1(H11Protocol):  # type: ignore[misc]
             # Two nodes of a chain could read two lengths (RFC 9112 §6.1).
             await self._refuse(400)
         else:
-            await super()._create_stream(request)
+            await super()._create_stream(_plain(request))
 
     async def _refuse(self, status: int) -> None:
         await self._send_error_response(status)
         await self.send(Closed())
+
+
+def _plain(request: h11.Request) -> h11.Request:
+    """Return a request as the application reads it: its target a path, and no handshake in it that is none.
+
+    hypercorn answers half a WebSocket handshake itself and then forgets to close the connection; an offer to upgrade may
+    be ignored (RFC 9110 §7.8), and then it is a request like any other.
+    """
+    headers, target = list(request.headers), request.target
+    handshake = Handshake(headers, request.http_version.decode("ascii"))
+    if handshake.upgrade is not None and not handshake.is_valid():
+        headers = [(name, value) for name, value in headers if name != b"upgrade"]
+    if place := _ABSOLUTE.match(target):
+        rest = target[place.end() :]
+        target = rest if rest.startswith(b"/") else b"/" + rest
+    return h11.Request(method=request.method, target=target, headers=headers, http_version=request.http_version)

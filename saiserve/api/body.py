@@ -78,6 +78,8 @@ def decompress(data: bytes, content_encoding: str, limit: int = limits.BODY_BYTE
         raise too_large(limit)
     if not reader.eof:
         raise invalid(f"The body's {encoding} data is cut short.")
+    if reader.unused_data:
+        raise invalid(f"The body has bytes behind the end of its {encoding} data.")
     return plain
 
 

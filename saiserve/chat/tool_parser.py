@@ -88,7 +88,8 @@ class ToolCallParser:
         if self._state is _State.ARGUMENTS:
             return [] if is_cut else self._keep([CallArguments(self._scanner.completion())])
         if self._state is _State.TAIL:
-            return self._keep([] if _EMPTY_TAIL.match(held) else [held])
+            rest = held[: len(held) - overlap(held, self._format.closer)]
+            return self._keep([] if _EMPTY_TAIL.match(rest) else [held])
         if self._state is _State.CALL:
             return self._keep(list(self._reader.calls_in(held)) or [self._opened + held])
         return self._keep([held])

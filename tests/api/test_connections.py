@@ -53,6 +53,34 @@ async def test_an_offer_of_http_2_is_passed_over():
         await assert_alive(served)
 
 
+@pytest.mark.parametrize("missing", ["Sec-WebSocket-Key", "Sec-WebSocket-Version", "Connection", "Upgrade"])
+async def test_half_a_websocket_handshake_is_a_request_like_any_other(missing):
+    lines = {
+        "Host": "n",
+        "Authorization": f"Bearer {KEY}",
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec-WebSocket-Version": "13",
+    }
+    del lines[missing]
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    async with serving() as served:
+        answer = await answer_to(served, 2 * f"GET /v1/models HTTP/1.1\r\n{head}\r\n".encode())
+    assert re.findall(rb"HTTP/1\.1 (\d+)", answer) == [b"200", b"200"]
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [("/v1/models", 200), ("?a=/v1/models", 405), ("", 405), ("//v1/models", 404), ("/cluster/state", 401)],
+)
+async def test_a_target_with_its_host_is_that_path(target, status):
+    key = f"Host: n\r\nAuthorization: Bearer {KEY if status != 401 else 'wrong'}\r\n\r\n"
+    async with serving() as served:
+        answer = await answer_to(served, f"GET HTTP://other:1{target} HTTP/1.1\r\n{key}".encode())
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+
+
 async def test_a_fault_in_one_connection_leaves_the_server_and_other_connections_alone(monkeypatch, caplog):
     whole = _Http1._create_stream
 

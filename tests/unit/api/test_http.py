@@ -47,6 +47,15 @@ def test_a_small_body_that_inflates_beyond_the_limit_is_413():
     assert caught.value.kind is ErrorKind.BODY_TOO_LARGE
 
 
+def test_bytes_behind_the_compressed_body_are_refused():
+    import zlib
+
+    for behind in (b"x", zlib.compress(b"y")):
+        with pytest.raises(ApiError) as caught:
+            decompress(zlib.compress(b"{}") + behind, "deflate")
+        assert caught.value.kind is ErrorKind.INVALID_REQUEST
+
+
 @pytest.mark.parametrize("text", ["", "a b", "é", "a\r\nb", "x" * 129, "a\n"])
 def test_request_ids_that_could_forge_a_line_are_refused(text):
     assert not acceptable_request_id(text)

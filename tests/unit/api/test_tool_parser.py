@@ -163,6 +163,14 @@ def test_arguments_cut_by_the_limit_stay_open(name: str, form: str) -> None:
     assert "".join(piece.text for piece in pieces if isinstance(piece, CallArguments)) == '{"city": "Par'
 
 
+@pytest.mark.parametrize("behind", range(len("}\n</tool_call>")))
+def test_a_limit_that_falls_into_the_end_of_a_call_leaves_none_of_it_as_text(behind: int) -> None:
+    text = '<tool_call>\n{"name": "now", "arguments": {}' + "}\n</tool_call>"[:behind]
+    parser = ToolCallParser(FORMATS["hermes"], TOOLS)
+    pieces = [*parser.feed(text), *parser.finish(is_cut=True)]
+    assert not [piece for piece in pieces if isinstance(piece, str)]
+
+
 def test_without_parallel_calls_only_the_first_counts():
     text = '<tool_call>{"name": "now"}</tool_call><tool_call>{"name": "now"}</tool_call>and more'
     assert parse("hermes", text, parallel=False, cut=3) == [NOW]
