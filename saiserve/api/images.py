@@ -33,7 +33,9 @@ def image_from_url(url: str, param: str) -> ImagePart:
 
 def not_fetched(param: str) -> ApiError:
     """Return the error for an image that is not in the request itself."""
-    return invalid(f"{param}: only data: URIs are taken, and http and https ones of hosts that IMAGE_URLS lists.", param)
+    return invalid(
+        f"{param}: only data: URIs are taken, and http and https ones of hosts that IMAGE_URLS lists.", param
+    )
 
 
 def image_from_base64(media_type: str, payload: str, param: str) -> ImagePart:
