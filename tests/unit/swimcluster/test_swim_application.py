@@ -35,7 +35,11 @@ def test_vitals_ride_on_every_packet_and_come_from_the_owner():
         bench.machines[1].set_vitals(bench.now, b"x" * 129)
 
 
-@pytest.mark.parametrize("value", ["text", None, 5, bytearray(b"mutable"), memoryview(b"view"), [b"list"]], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value",
+    ["text", None, 5, bytearray(b"mutable"), memoryview(b"view"), [b"list"]],
+    ids=lambda value: type(value).__name__,
+)
 @pytest.mark.parametrize(
     ("what", "call", "effect"),
     [
