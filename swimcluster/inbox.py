@@ -183,7 +183,9 @@ class Inbox:
         if isinstance(first, Sync):
             messages = core.joiner.answer(now, packet, first)
         elif isinstance(first, Ping):
-            messages = [self._pong(first)]
+            messages = [self._pong(first), *self._words_missed(packet)]
+            if packet.instance == core.identity.instance:
+                core.defence.met_itself(first.sequence)
             self._judge_sender(now, packet)
         elif isinstance(first, Request):
             self._judge_sender(now, packet)
@@ -193,6 +195,12 @@ class Inbox:
             return None
         core.statistics.exchanges_answered += 1
         return core.seal_reply(binding, messages)
+
+    def _words_missed(self, packet: Packet) -> list[bytes]:
+        """Return what its name's holder said later than a caller did: a copy gets no datagrams, only replies (P8)."""
+        entry = self._core.table.get(packet.name)
+        said = (packet.epoch, packet.instance, packet.incarnation)
+        return [entry.alive_bytes] if entry is not None and entry.payload_at > said else []
 
     def _refusal(self, request: bytes) -> bytes | None:
         core = self._core
@@ -220,6 +228,9 @@ class Inbox:
         pending.owner.replied(now, packet)
         # A node that has not been let in yet keeps quiet: whoever hears it would take it for the name's new holder.
         if core.status is JoinStatus.JOINED and packet.instance != core.identity.instance:
+            for message in packet.messages[1:]:
+                if isinstance(packet.messages[0], Ack | NotMe) and isinstance(message, Alive):
+                    core.news.on_alive(now, packet, message, synced=True)
             self._judge_sender(now, packet)
 
     def no_reply(self, now: int, exchange_id: int) -> None:

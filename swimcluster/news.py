@@ -6,6 +6,7 @@ Rules P1 to P12 of docs/protocol.md. Everything that changes another member's st
 from __future__ import annotations
 
 from swimcluster.address import Address
+from swimcluster.codec import encode_message
 from swimcluster.core import Core
 from swimcluster.events import (
     MemberAlive,
@@ -46,7 +47,7 @@ class News:
         claim = Claim(message.epoch, message.instance, message.incarnation, ALIVE)
         address = core.decoder.address(message.host, message.port)
         if message.name == core.identity.name:
-            core.defence.heard_of_self(now, claim, address)
+            core.defence.heard_words(now, message, address)
             return
         if entry is None:
             core.verifier.consider(now, message, address)
@@ -58,6 +59,8 @@ class News:
             core.statistics.dropped_implausible += 1
             core.emit(NameConflict(entry.name, kept=entry.address, refused=address))
             return
+        if claim[:3] == entry.payload_at and message != entry.alive:
+            self._tell_of_other_words(now, entry, message)
         is_newer_payload = (claim.epoch, claim.instance, claim.incarnation) > entry.payload_at
         is_newer_claim = overrides(claim, entry.claim)
         if is_newer_claim or (is_newer_payload and claim.life == entry.claim.life):
@@ -65,6 +68,13 @@ class News:
             self.adopt(now, entry, claim if is_newer_claim else entry.claim, payload, "alive")
             data = entry.alive_bytes if entry.claim.state is ALIVE else self._claim_bytes(entry)
             core.publish(entry.name, data, heard_from=packet.name)
+
+    def _tell_of_other_words(self, now: int, entry: Entry, message: Alive) -> None:
+        """Show a member a version of its words that says something else: they are a copy's, which only it can mend (P7)."""
+        core = self._core
+        if entry.told_at is None or now - entry.told_at >= core.config.ns(core.config.probe_timeout_s):
+            entry.told_at = now
+            core.send(entry.address, encode_message(message))
 
     def on_suspect(self, now: int, packet: Packet, message: Suspect, *, synced: bool) -> None:
         """Take an accusation."""

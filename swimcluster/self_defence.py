@@ -8,7 +8,8 @@ from swimcluster.core import Core
 from swimcluster.events import NameConflict, NameTaken, Outlived
 from swimcluster.holder_check import HolderCheck
 from swimcluster.member import Claim, MemberState
-from swimcluster.messages import Packet
+from swimcluster.messages import Alive, Packet
+from swimcluster.namesake_check import Answerer, NamesakeCheck
 from swimcluster.news import INCARNATION_JUMP_MAX
 from swimcluster.transmits import JoinStatus
 
@@ -20,21 +21,37 @@ class SelfDefence:
         self._core = core
         self._check: HolderCheck | None = None
         self._check_epoch = 0
+        self._dialled: NamesakeCheck | None = None
         self._outlived: bytes | None = None
         self._conflict_told_at: int | None = None
 
+    def heard_words(self, now: int, words: Alive, address: Address) -> None:
+        """Take an Alive under this node's own name."""
+        core, identity = self._core, self._core.identity
+        claim = Claim(words.epoch, words.instance, words.incarnation, MemberState.ALIVE)
+        if claim.life != identity.claim.life or not core.is_active:
+            self.heard_of_self(now, claim, address)
+            return
+        ahead = claim.incarnation - identity.incarnation
+        same = (words.metadata, words.key_ids, address) == (identity.metadata, identity.key_ids, identity.address)
+        if ahead > INCARNATION_JUMP_MAX:
+            core.statistics.dropped_implausible += 1
+        elif ahead > 0 or (ahead == 0 and not same):
+            # Nobody but this life utters its words, and these are not this process's: a copy of it runs.
+            self._dial(now, identity.address, None)
+
     def heard_of_self(self, now: int, claim: Claim, address: Address | None) -> None:
-        """Take a claim about this node's own name; `address` is known when it came as an Alive."""
+        """Take a failure claim about this node's own name, or one of another life with its `address`."""
         core = self._core
         if not core.is_active:
             return
         own = core.identity.claim
         if claim.life == own.life:
-            self._judge_own_life(now, claim, own)
+            self._refute(now, claim, own)
         elif claim.life > own.life:
             self._judge_later_life(now, claim, address)
 
-    def _judge_own_life(self, now: int, claim: Claim, own: Claim) -> None:
+    def _refute(self, now: int, claim: Claim, own: Claim) -> None:
         core = self._core
         if claim <= own:
             return
@@ -42,8 +59,7 @@ class SelfDefence:
             core.statistics.dropped_implausible += 1
             return
         core.statistics.refutations += 1
-        if claim.state is not MemberState.ALIVE:
-            core.health.apply(1)
+        core.health.apply(1)
         if claim.incarnation >= INCARNATION_MAX:
             self.outlive(now, own.epoch)
             return
@@ -52,10 +68,14 @@ class SelfDefence:
 
     def _judge_later_life(self, now: int, claim: Claim, address: Address | None) -> None:
         core = self._core
-        if claim.state.is_gone or (address is not None and address == core.identity.address):
-            # Nobody holds it any more: it departed, or it was at the address where this node is now.
-            self.outlive(now, claim.epoch)
-        elif address is None or self._check is not None:
+        if claim.state.is_gone:
+            self.outlive(now, claim.epoch)  # It departed: nobody holds it any more.
+        elif address is None:
+            return
+        elif address == core.identity.address or claim.instance == core.identity.instance:
+            # An earlier process in the same place; or a copy, or the original and this is the copy.
+            self._dial(now, address, claim)
+        elif self._check is not None:
             return
         elif claim.instance == self._outlived:
             # It is alive after all: outliving it twice would make the name alternate.
@@ -66,6 +86,37 @@ class SelfDefence:
                 core, name=core.identity.name, instance=claim.instance, address=address, decided=self._decided
             )
             self._check.start(now)
+
+    # Copies -----------------------------------------------------------------------------------------------------
+
+    def _dial(self, now: int, address: Address, claim: Claim | None) -> None:
+        """Find out who answers there under this node's name, unless somebody is being asked already."""
+        if self._dialled is None:
+            self._dialled = NamesakeCheck(self._core, address=address, claim=claim, decided=self._answered)
+            self._dialled.start(now)
+
+    def met_itself(self, sequence: int) -> None:
+        """A ping of this node's own instance came in by exchange."""
+        if self._dialled is not None:
+            self._dialled.met_itself(sequence)
+
+    def _answered(self, now: int, check: NamesakeCheck, answerer: Answerer | None) -> None:
+        self._dialled = None
+        claim = check.claim
+        if answerer is None:
+            return
+        if answerer is Answerer.NAMESAKE:
+            self.stop(now, check.address)
+        elif claim is None:
+            self.heard_clone(now)
+        elif answerer is Answerer.NOBODY and claim.instance == self._outlived:
+            # Alive after all, as above; only a node that reaches itself there need not yield.
+            self.stop(now, check.address)
+        else:
+            self._outlived = claim.instance
+            self.outlive(now, claim.epoch)
+
+    # Other lives ------------------------------------------------------------------------------------------------
 
     def _decided(self, now: int, is_alive: bool) -> None:
         check, self._check = self._check, None

@@ -297,10 +297,11 @@ def test_a_later_life_that_nobody_holds_is_outlived():
     assert bench.machines[1].member("c").epoch == 10
 
 
-def test_a_later_life_at_the_own_address_or_departed_is_outlived_at_once():
+def test_a_later_life_at_the_own_address_or_departed_is_outlived_within_a_round_trip():
     bench = Bench()
     bench.cluster(3)
     tell(bench, 3, Alive("c", "10.0.0.1", 3, 9, b"nobody!!", 0, b"", b""))
+    bench.run(0.01)
     tell(bench, 3, Dead("c", 20, b"nobody!!", 0, "b"))
     assert [event.epoch for event in bench.heard(Outlived)] == [10, 21]
     tell(bench, 3, Suspect("c", 30, b"nobody!!", 0, "b"))

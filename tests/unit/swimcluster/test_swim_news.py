@@ -163,6 +163,9 @@ def test_words_of_its_own_that_it_never_said_are_outbid():
     bench = Bench()
     bench.cluster(2)
     own = bench.machines[2].local
-    tell(bench, 2, Alive("b", "10.0.0.1", 2, 1, own.instance, 4, b"forged", b""), by=1)
-    assert bench.machines[2].local.incarnation == 5
+    for port in (1, 2):
+        tell(bench, port, Alive("b", "10.0.0.1", 2, 1, own.instance, 4, b"forged", b""), by=3 - port)
+    bench.run(1)
+    assert (bench.machines[2].local.epoch, bench.machines[2].local.incarnation) == (2, 0)
+    assert bench.machines[1].member("b").metadata == own.metadata
     assert bench.machines[2].statistics().local_health == 0
