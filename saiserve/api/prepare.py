@@ -21,7 +21,7 @@ from saiserve.chat.request import (
     ToolChoiceMode,
 )
 from saiserve.chat.tool_formats import GENERIC, ToolFormat, format_named, format_of_template, with_tools_as_text
-from saiserve.chat.tool_grammar import tool_constraint
+from saiserve.chat.tool_grammar import takes_objects, tool_constraint
 from saiserve.chat.tool_parser import ToolCallParser
 from saiserve.errors import ApiError, ErrorKind
 
@@ -64,7 +64,7 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
     """Fit a request to its model. Without a card (an unknown model) it stays as it is: the service says what is wrong.
 
     Raises:
-        ApiError: 400 for images sent to a model that cannot see.
+        ApiError: 400 for images sent to a model that cannot see, and for a tool that may have to be called and cannot.
     """
     assert not any(isinstance(part, ImagePart) and part.url for one in request.messages or () for part in one.parts)
     if card is None or card.is_fitted_later:
@@ -72,6 +72,7 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
     check_images(request, card)
     tool_format, is_native = _format(card)
     usable = () if request.tool_choice.mode is ToolChoiceMode.NONE else request.tools
+    _check_parameters(request, usable)
     parser = _parser(request, card, tool_format, usable, new_call_id)
     constraint = tool_constraint(tool_format, usable, request.tool_choice, request.constraint)
     options = dict(request.template_options)
@@ -88,6 +89,14 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
         prepared = replace(prepared, original=request)
     param = _CONSTRAINT_PARAMS[request.dialect] if constraint is request.constraint else "tools"
     return Prepared(prepared, parser, param if constraint is not None else "")
+
+
+def _check_parameters(request: GenerationRequest, usable: tuple[Tool, ...]) -> None:
+    """Refuse a tool whose calls are held to a schema that no call's arguments, which are an object, can follow."""
+    is_forced = request.tool_choice.mode in {ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED}
+    for tool in usable:
+        if (is_forced or tool.strict) and not takes_objects(tool):
+            raise invalid(f"tools: the parameters of {tool.name!r} must have the type object.", "tools")
 
 
 def _is_ruled(request: GenerationRequest) -> bool:

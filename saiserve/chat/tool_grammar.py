@@ -123,8 +123,14 @@ def _free_form(place: int, name: str, grammar: str) -> list[str]:
     ]
 
 
+def takes_objects(tool: Tool) -> bool:
+    """Whether a tool's schema says that its arguments are an object, or leaves it open; no call can be other."""
+    given = tool.parameters.get("type") or "object"
+    return given == "object" or (isinstance(given, list) and "object" in given)
+
+
 def _parameters(tool: Tool) -> dict[str, Any]:
-    schema = tool.parameters if tool.parameters.get("type") else {**tool.parameters, "type": "object"}
+    schema = {**tool.parameters, "type": "object"}
     if tool.grammar is None or tool.grammar.kind != "regex":
         return schema
     held = {"type": "string", "pattern": f"^(?:{tool.grammar.body})$"}

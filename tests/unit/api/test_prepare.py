@@ -253,3 +253,20 @@ def test_a_stop_string_behind_a_call_is_an_end_in_calls_and_one_inside_stays_a_s
     assert behind[-1] == ChoiceFinished(0, StopKind.TOOL_CALLS)
     inside = said(fitted(asked(tools=(TOOL,)), NATIVE), CALL[:-16], StopKind.STOP_STRING, "END")
     assert inside[-1] == ChoiceFinished(0, StopKind.STOP_STRING, "END")
+
+
+@pytest.mark.parametrize("mode", [ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED, ToolChoiceMode.AUTO])
+@pytest.mark.parametrize("given", ["string", "array", ["null", "integer"]])
+def test_a_forced_or_strict_tool_whose_arguments_are_no_object_is_refused(mode: ToolChoiceMode, given: object) -> None:
+    tool = Tool("run", "", {"type": given}, strict=mode is ToolChoiceMode.AUTO)
+    with pytest.raises(ApiError, match="the parameters of 'run' must have the type object") as caught:
+        fitted(asked(tools=(tool,), tool_choice=ToolChoice(mode, "run")), NATIVE)
+    assert caught.value.param == "tools"
+
+
+@pytest.mark.parametrize("parameters", [{}, {"type": ["object", "null"]}, {"type": "object"}])
+def test_arguments_of_a_forced_call_are_an_object(parameters: dict[str, object]) -> None:
+    tool = Tool("run", "", parameters)
+    prepared = fitted(asked(tools=(tool,), tool_choice=ToolChoice(ToolChoiceMode.REQUIRED)), NATIVE)
+    assert prepared.request.constraint is not None
+    assert '"type": "object"' in prepared.request.constraint.body
