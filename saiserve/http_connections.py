@@ -31,11 +31,14 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState, LifespanState
 from hypercorn.utils import parse_socket_addr, wrap_app
 
+from saiserve import limits
 from swimcluster.nursery import open_plain_nursery
 
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES: Final = 65_536
+SEND_BYTES: Final = 65_536
+"""Bytes that a client must take within `CLIENT_STALL_S`."""
 READ_AHEAD_PIECES: Final = 1
 """Pieces taken from a connection while its request is answered. With more behind, its end shows when it is read."""
 
@@ -145,7 +148,23 @@ class _Connection(TCPServer):  # type: ignore[misc]
             if sent == len(event.data):
                 return
             event = RawData(event.data[sent:])
-        await super().protocol_send(event)
+        if isinstance(event, RawData):
+            await self._send_all(event.data)
+        else:
+            await super().protocol_send(event)
+
+    async def _send_all(self, data: bytes) -> None:
+        """Send what must wait, shielded as hypercorn does it; who takes nothing for long is gone."""
+        async with self.send_lock:
+            try:
+                for start in range(0, len(data), SEND_BYTES):
+                    with trio.CancelScope(deadline=trio.current_time() + limits.CLIENT_STALL_S, shield=True) as waiting:
+                        await self.stream.send_all(data[start : start + SEND_BYTES])
+                    if waiting.cancelled_caught:
+                        log.info("a client did not read for %g s: its connection is closed", limits.CLIENT_STALL_S)
+                        await trio.aclose_forcefully(self.stream)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                await self.protocol.handle(Closed())
 
     async def _read_data(self) -> None:
         """Read to the end, whether or not what was read can be taken yet."""
@@ -193,7 +212,8 @@ def _plain(request: h11.Request) -> h11.Request:
     """
     headers, target = list(request.headers), request.target
     handshake = Handshake(headers, request.http_version.decode("ascii"))
-    if handshake.upgrade is not None and not handshake.is_valid():
+    asks = any(token.lower() == "upgrade" for token in handshake.connection_tokens or ())
+    if asks and handshake.upgrade is not None and not handshake.is_valid():
         headers = [(name, value) for name, value in headers if name != b"upgrade"]
     if place := _ABSOLUTE.match(target):
         rest = target[place.end() :]

@@ -76,6 +76,8 @@ STREAM_BUFFER_MESSAGES: Final = 256
 """Engine messages buffered between a producer and a slow reader before the producer waits."""
 KEEPALIVE_COMMENT_S: Final = 15.0
 """Silence on a client's event stream before a comment is sent."""
+CLIENT_STALL_S: Final = 60.0
+"""How long a client may need for 64 KiB sent to it before its connection is closed and its lane given to others."""
 
 # Engine
 ENGINE_QUEUE_MAX: Final = 256

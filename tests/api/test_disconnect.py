@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from contextlib import suppress
 
 import pytest
 import trio
 
+from saiserve import limits
 from saiserve.chat.events import Started, TextDelta
 from tests.api.serving import KEY, Served, serving
 from tests.fakes.service import Pause, ScriptedService
@@ -83,3 +85,16 @@ async def test_a_slow_reader_slows_the_producer_down_instead_of_filling_memory()
         await connection.aclose()
         with trio.fail_after(30):
             await served.service.closed.wait()
+
+
+async def test_a_client_that_stays_and_does_not_read_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CLIENT_STALL_S", 0.2)
+    more_than_the_system_buffers = [TextDelta(0, "a" * 1_000_000)] * 32
+    service = ScriptedService(lambda _: [Started(1, 0), *more_than_the_system_buffers, Pause(3600)])
+    async with serving(service) as served, await connect_and_ask(served, stream=True) as connection:
+        with trio.fail_after(30):
+            await service.closed.wait()
+            with suppress(trio.BrokenResourceError):
+                while await connection.receive_some(1 << 20):
+                    pass
+        assert service.ended == ["cancelled"]
