@@ -184,7 +184,9 @@ class _Front:
                 message["headers"] = [*message.get("headers", ()), *common]
             await send(message)
 
-        if _header(scope, b"upgrade").lower() == b"websocket":
+        # An offer that is no whole handshake may be ignored, but here the client waits to hear that it must post.
+        is_try = scope["method"] == "GET" and scope["path"] == "/v1/responses"
+        if is_try and _header(scope, b"upgrade").lower() == b"websocket":
             await send_error(scope, send_with_ids, _no_websockets())
             return
         if scope["method"] == "OPTIONS":
