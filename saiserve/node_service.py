@@ -18,6 +18,7 @@ from saiserve.api.service import Answer, ModelCard
 from saiserve.chat.events import AnswerEvent, AnswerFailed, Usage
 from saiserve.chat.prompt import prompt_of
 from saiserve.chat.request import GenerationRequest
+from saiserve.chat.template_ways import ways_numbered
 from saiserve.dispatch.choice import clock_ns
 from saiserve.dispatch.dispatcher import Answer as DispatchedAnswer
 from saiserve.dispatch.ports import Fitted
@@ -218,6 +219,7 @@ class NodeService:
                 display_name=entry.title if entry is not None else known.id,
                 lanes=known.lanes,
                 parent=base if base in ids else "",
+                template_ways=ways_numbered(known.template_ways),
             )
             resident = node.residents.find(known.id)
             cards.append(card if resident is None else _with_file(card, resident))

@@ -89,6 +89,7 @@ class Residents:
                 capability_bits=capability_bits(resident.capabilities),
                 lanes=resident.load.lanes,
                 waits=resident.is_coming,
+                template_ways=resident.template_ways,
             )
             for resident in told
             for model, digest in resident.names()
@@ -116,6 +117,7 @@ class Residents:
                     raise SettingsError(resident.error)
             for resident in [resident for resident in self.models.values() if resident.is_on_demand]:
                 await self._look_at(resident)
+            self.on_change()  # what their files told
             task_status.started()
             await trio.sleep_forever()
 

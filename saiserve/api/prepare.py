@@ -11,7 +11,7 @@ from saiserve.api.service import ModelCard
 from saiserve.chat.events import AnswerEvent
 from saiserve.chat.families import Family, family_of
 from saiserve.chat.parsed import AnswerParser
-from saiserve.chat.reasoning import ReasoningSplitter, template_begins_reasoning
+from saiserve.chat.reasoning import ReasoningSplitter
 from saiserve.chat.request import (
     Dialect,
     GenerationRequest,
@@ -20,7 +20,8 @@ from saiserve.chat.request import (
     Tool,
     ToolChoiceMode,
 )
-from saiserve.chat.tool_formats import GENERIC, ToolFormat, format_named, format_of_template, with_tools_as_text
+from saiserve.chat.template_ways import TemplateWays, ways_of
+from saiserve.chat.tool_formats import GENERIC, ToolFormat, format_named, with_tools_as_text
 from saiserve.chat.tool_grammar import takes_objects, tool_constraint
 from saiserve.chat.tool_parser import ToolCallParser
 from saiserve.errors import ApiError, ErrorKind
@@ -107,11 +108,20 @@ def _is_ruled(request: GenerationRequest) -> bool:
 
 def _format(card: ModelCard) -> tuple[ToolFormat, bool]:
     """Return how the model writes calls, and whether its own template tells it of tools."""
-    name = card.tool_format or format_of_template(card.chat_template)
-    family = _family(card)
-    if not name and not card.chat_template and "tools" in card.capabilities and family is not None:
-        name = family.tool_format
+    name, ways = card.tool_format, _ways(card)
+    if not name and ways is not None:
+        name = ways.tool_format
+    elif not name and "tools" in card.capabilities:
+        family = _family(card)
+        name = family.tool_format if family is not None else ""
     return (format_named(name), True) if name else (GENERIC, False)
+
+
+def _ways(card: ModelCard) -> TemplateWays | None:
+    """What the template tells, read here or where the model is; None when nobody knows it."""
+    if card.chat_template:
+        return ways_of(card.chat_template, card.reasoning_open, card.reasoning_close)
+    return card.template_ways
 
 
 def _family(card: ModelCard) -> Family | None:
@@ -120,9 +130,9 @@ def _family(card: ModelCard) -> Family | None:
 
 def _begins_inside(card: ModelCard) -> bool:
     """Whether output begins inside the reasoning when thinking is on."""
-    if card.chat_template:
-        opens = template_begins_reasoning(card.chat_template, card.reasoning_open, card.reasoning_close)
-        return card.reasoning_begun or opens
+    ways = _ways(card)
+    if ways is not None:
+        return card.reasoning_begun or ways.begins_reasoning
     family = _family(card)
     return card.reasoning_begun or (family is not None and family.reasoning_begun)
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from saiserve.chat.events import AnswerEvent
 from saiserve.chat.request import GenerationRequest
+from saiserve.chat.template_ways import TemplateWays
 from saiserve.engines.messages import Counted, Embedded
 
 NO_CAPABILITIES: frozenset[str] = frozenset()
@@ -42,8 +43,8 @@ class ModelCard:
     lanes: int = 0
     """Streams the cluster serves at once at full speed; 0 = unknown."""
     tool_format: str = ""
-    """How its template writes calls: a name in `saiserve.chat.tool_formats.FORMATS`. Empty: found in `chat_template`,
-    and where that knows no tools (or is not at hand) the model is taught a generic format in text."""
+    """How its template writes calls: a name in `saiserve.chat.tool_formats.FORMATS`. Empty: found in the template, and
+    where that knows no tools (or nobody knows it) the model is taught a generic format in text."""
     reasoning_open: str = "<think>"
     reasoning_close: str = "</think>"
     """What surrounds reasoning in its output; only looked for when `reasoning` is among the capabilities."""
@@ -51,6 +52,8 @@ class ModelCard:
     """Whether the template itself opens the reasoning when thinking is on, so that the output begins inside it."""
     chat_template: str = ""
     """The template's source, for `/props`; empty when it is not known here."""
+    template_ways: TemplateWays | None = None
+    """What the node that has the template tells of it; only looked at when `chat_template` is not known here."""
     parent: str = ""
     """The model that this one is an adapter of; empty when it is none."""
     template_caps: Mapping[str, bool] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a model's name tells of its ways, for models whose template is not at hand on the entry node.
+"""What a model's name tells of its ways, for models whose template no node that holds them has told of.
 
 Only consulted for models that are said to know tools or to reason; a template or an explicit setting outranks it.
 """

@@ -54,6 +54,8 @@ class ModelFact(msgspec.Struct, frozen=True, array_like=True):
     """Lanes this model declares; 0: the node's `lanes` hold."""
     waits: bool = False
     """It is being loaded and requests may come: they wait for it there."""
+    template_ways: Count = 0
+    """What its chat template tells of its output: `saiserve.chat.template_ways.TemplateWays.number`; 0 = unknown."""
 
     @property
     def tags(self) -> frozenset[str]:

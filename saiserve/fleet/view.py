@@ -59,11 +59,19 @@ class KnownModel:
     """Streams that the ready nodes serve at once, together; 0 = unknown."""
     state: str = "unavailable"
     """ready, loading, loadable or unavailable: the best of all places."""
+    template_ways: int = 0
+    """As `ModelFact.template_ways`, of the best place that knows it."""
 
 
 _BEST = (Residence.READY, Residence.ARRIVING, Residence.LOADING, Residence.LOADABLE, Residence.UNAVAILABLE)
 _SHOWN = ("ready", "loading", "loading", "loadable", "unavailable")
 """What clients are shown of each of these."""
+
+
+def _ways_of_best(held: Sequence[tuple[NodeRecord, ModelFact]]) -> int:
+    """What the best place that knows the template says of it; the first of equals; 0 when none knows."""
+    best_first = sorted(held, key=lambda one: _BEST.index(one[0].residence(one[1])[0]))
+    return next((fact.template_ways for _, fact in best_first if fact.template_ways), 0)
 
 
 class _Place(NamedTuple):
@@ -216,6 +224,7 @@ class FleetView:
                     if node.residence(fact)[0] is Residence.READY
                 ),
                 state=_SHOWN[min(_BEST.index(node.residence(fact)[0]) for _, node, fact in entries)],
+                template_ways=_ways_of_best([(node, fact) for _, node, fact in entries]),
             )
             for model, entries in sorted(held.items())
         )

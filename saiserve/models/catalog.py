@@ -41,6 +41,8 @@ class CatalogEntry:
     template: str = ""
     """Name of a template in models/templates, or path of a .jinja file; instead of the model file's own."""
     license: str = ""
+    is_described: bool = False
+    """Whether `capabilities` are said of this very model; else they are assumed, and its template may add to them."""
 
     @property
     def template_text(self) -> str | None:
@@ -171,4 +173,5 @@ def _entry_from_table(table: dict[str, Any]) -> CatalogEntry:
         capabilities=frozenset(table.get("capabilities", ("chat",))),
         template=table.get("template", ""),
         license=table.get("license", ""),
+        is_described="capabilities" in table,
     )

@@ -150,6 +150,7 @@ class Loader:
         assert source is not None
         resident.engine = GuardedEngine(source, self.suspects, clock_ns)
         resident.facts = getattr(source, "facts", None)
+        resident.note_template_caps()
         resident.load_s, resident.used_at = now - resident.began_at, now
         resident.error, resident.failures, resident.retry_at = "", 0, 0.0
         resident.loads += 1

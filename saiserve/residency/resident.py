@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from saiserve.chat.template_ways import tags_of_template
 from saiserve.config import Settings
 from saiserve.engines.engine import Engine
 from saiserve.engines.messages import Load
@@ -82,6 +83,8 @@ class Resident:
     """Its LoRA adapters by name, each with the digest of what it computes."""
     chat_template: str = ""
     """The source of the template in use, the catalog's or the file's own; empty when there is none."""
+    template_ways: int = 0
+    """What other nodes are told of the template: `TemplateWays.number`; 0 when there is none."""
     facts: ModelFacts | None = None
     """What loading found out; None for simulated models and before the first load."""
     memory: MemoryEstimate | None = None
@@ -122,6 +125,14 @@ class Resident:
         yield self.entry.id, self.digest
         for name, digest in self.adapters.items():
             yield f"{self.entry.id}:{name}", digest
+
+    def note_template_caps(self) -> None:
+        """Take back tools that were read out of a template which, rendered, shows none; unless the catalog says so."""
+        asked = self.facts.template_caps if self.facts is not None else {}
+        if self.entry.is_described or not self.chat_template or not asked:
+            return
+        found = tags_of_template(self.chat_template, asked)
+        self.capabilities -= {"tools"} - self.entry.capabilities - found
 
     @property
     def is_coming(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
+from saiserve.chat.template_ways import tags_of_template, ways_of
 from saiserve.config import Settings
 from saiserve.engines.llamacpp.estimate import MemoryEstimate, estimate_memory
 from saiserve.engines.llamacpp.gguf_file import ModelFileError, read_model_file
@@ -82,6 +83,8 @@ class Prepared:
         resident.memory, resident.digest, resident.capabilities = self.memory, self.digest, self.capabilities
         resident.context_tokens, resident.path = self.context_tokens, self.path
         resident.size_bytes, resident.chat_template = self.size_bytes, self.chat_template
+        ways = ways_of(self.chat_template)
+        resident.template_ways = ways.number if ways is not None else 0
         resident.adapters = self.adapters
 
 
@@ -165,15 +168,17 @@ def look_at(entry: CatalogEntry, settings: Settings, path: Path) -> Prepared:
     except (ModelFileError, OSError) as error:
         raise LoadError(f"model {entry.id!r} cannot be served: {error}") from error
     made = engine_settings(entry, settings, path)
+    shown = template or file.chat_template or ""
+    configured = entry.capabilities if entry.is_described else entry.capabilities | tags_of_template(shown)
     return Prepared(
         source=LlamaSource(made),
         memory=estimate_memory(file, made),
         context_tokens=made.context_tokens or 0,
-        capabilities=capabilities_of(file, entry.capabilities) | ({"vision"} if projector else set()),
+        capabilities=capabilities_of(file, configured) | ({"vision"} if projector else set()),
         digest=digest,
         path=path,
         size_bytes=file.bytes_total,
-        chat_template=template or file.chat_template or "",
+        chat_template=shown,
         adapters=adapters,
     )
 

@@ -31,6 +31,8 @@ models = st.builds(
     count,
     count,
     small,
+    st.booleans(),
+    count,
 )
 facts = st.builds(
     NodeFacts,

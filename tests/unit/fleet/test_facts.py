@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
+from saiserve.chat.template_ways import TemplateWays
 from saiserve.fleet.facts import (
     CAPABILITIES,
     FactsError,
@@ -70,6 +72,22 @@ def test_capabilities_travel_as_bits_and_unknown_ones_are_ignored() -> None:
 def test_fields_a_later_version_appends_are_ignored() -> None:
     plain = msgspec.msgpack.decode(encode_metadata(NodeFacts(version=3)))
     assert decode_metadata(msgspec.msgpack.encode([*plain, "news"])) == NodeFacts(version=3)
+
+
+def test_a_model_of_an_earlier_version_says_nothing_of_its_template() -> None:
+    told = replace(model("m"), template_ways=TemplateWays(True, "llama3").number)
+    fields = msgspec.msgpack.decode(msgspec.msgpack.encode(told))
+    assert msgspec.convert(fields, ModelFact) == told
+    assert msgspec.convert(fields[:-1], ModelFact) == replace(told, template_ways=0)
+    assert msgspec.convert([*fields, "news"], ModelFact) == told
+
+
+def test_what_a_template_tells_takes_one_byte_of_a_model() -> None:
+    bare, told = (
+        encode_full(NodeFacts(models=(replace(model("m"), template_ways=number),)))
+        for number in (0, TemplateWays(True, "json").number)
+    )
+    assert len(bare) == len(told)
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,19 @@ def test_listing_names_what_members_hold_and_who_is_ready() -> None:
     assert (model.context_tokens, model.tags, model.lanes) == (8_192, {"vision"}, 4 + 3)
 
 
+def test_of_several_templates_the_one_of_the_best_place_counts() -> None:
+    def told(number: int, state: ModelState) -> NodeFacts:
+        return NodeFacts(version=1, models=(ModelFact("small", state=state, template_ways=number),))
+
+    old, loadable, ready = member("b"), told(1, ModelState.LOADABLE), told(3, ModelState.READY)
+    (model,) = view_of(old, member("c", loadable), member("d", ready)).known_models()
+    assert model.template_ways == 3
+    (model,) = view_of(old, member("c", loadable)).known_models()
+    assert model.template_ways == 1, "a member of an earlier version says nothing"
+    (model,) = view_of(old).known_models()
+    assert model.template_ways == 0
+
+
 def test_a_model_is_known_by_its_name_in_any_case_on_every_node() -> None:
     name = view_of(member("b")).known_models()[0].id
     view = view_of(member("b"), member("c"))
