@@ -78,7 +78,7 @@ def test_an_order_has_one_status_on_every_node_and_loses_nothing(two_nodes, mode
 
 
 def test_gemma_says_why_it_refuses(place: Place) -> None:
-    assert "in turn" in assert_refused(CHAT, ask(place, GEMMA, ORDERS["user user"]), 400, "messages")
+    assert "in turn" in assert_refused(CHAT, ask(place, GEMMA, ORDERS["assistant user"]), 400, "messages")
     assert "user message" in assert_refused(CHAT, ask(place, GEMMA, ORDERS["system"]), 400, "messages")
 
 
