@@ -124,7 +124,7 @@ async def _busy_worker(entry: Node, workers: list[Node]) -> Node:
     with trio.fail_after(30):
         while True:
             for node in workers:
-                if await _running(node) > 0:
+                if await _running(node) > 0 and _engines(node):  # one that just went is reported busy for a moment
                     return node
             await trio.sleep(0.05)
     raise AssertionError("unreachable")
@@ -139,11 +139,16 @@ async def _running(node: Node) -> int:
     return int(mine["busy"]) if mine else 0
 
 
-def _kill_engine(node: Node) -> None:
-    """Kill the engine process of a node, which is its only child."""
+def _engines(node: Node) -> list[psutil.Process]:
+    """Engine processes of a node that live; they are its only children."""
     children = psutil.Process(node.process.pid).children(recursive=True)
-    engines = [child for child in children if any("llamacpp" in part for part in child.cmdline())]
-    assert engines, f"{node.name} has no engine process: {[c.cmdline() for c in children]}"
+    return [child for child in children if any("llamacpp" in part for part in child.cmdline())]
+
+
+def _kill_engine(node: Node) -> None:
+    """Kill the engine process of a node."""
+    engines = _engines(node)
+    assert engines, f"{node.name} has no engine process"
     for engine in engines:
         engine.kill()
 
