@@ -31,7 +31,12 @@ SHARED: Final = (480, 1_650)
 PIECE: Final = 256
 TOKEN: Final = 100
 """Which one is computed does not matter to the time."""
-WAYS: Final = (("matrices, f16", "f16", False), ("flash, f16", "f16", True), ("flash, q8_0", "q8_0", True))
+WAYS: Final = (
+    ("matrices, f16", "f16", False),
+    ("flash, f16", "f16", True),
+    ("flash, f32", "f32", True),
+    ("flash, q8_0", "q8_0", True),
+)
 
 
 class Bench:

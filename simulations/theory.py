@@ -80,11 +80,6 @@ def infection_delay(n: int) -> float:
     return EULER / (2 - 1 / n)
 
 
-def retransmit_limit(n: int, mult: int) -> int:
-    """Times each update is sent: mult · ⌈log₁₀(n + 1)⌉ (memberlist's form of SWIM's λ log n)."""
-    return mult * math.ceil(math.log10(n + 1))
-
-
 def suspicion_min_s(n: int, mult: float, interval_s: float) -> float:
     """Least suspicion time: mult · max(1, log₁₀ n) · probe interval (Lifeguard's α)."""
     return mult * max(1.0, math.log10(max(1, n))) * interval_s

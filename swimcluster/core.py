@@ -23,7 +23,7 @@ from swimcluster.mac import HELLO_MAGIC, FrameKind, binding_of, encode_hello, se
 from swimcluster.member import Member
 from swimcluster.membership import Entry, Membership
 from swimcluster.messages import Packet
-from swimcluster.payload import check_payload
+from swimcluster.payload import UNSTARTED, check_payload
 from swimcluster.statistics import Statistics
 from swimcluster.timers import Timers
 from swimcluster.transmits import Datagram, Exchange, JoinStatus
@@ -123,7 +123,7 @@ class Core:
             raise ConfigError(f"the instance must be {INSTANCE_BYTES} random bytes")
         if not 0 <= epoch <= EPOCH_MAX:
             raise ConfigError("the epoch must be from 0 to 2**62: wall-clock milliseconds will do")
-        check_payload("metadata", metadata, config.metadata_bytes_max, "nothing was started")
+        check_payload("metadata", metadata, config.metadata_bytes_max, UNSTARTED)
         # The keys live in the keyring alone, so that everything else may be stored or shown.
         self.config = replace(config, keys=(), insecure=True)
         self.now = now

@@ -5,6 +5,7 @@ from __future__ import annotations
 from swimcluster.errors import PayloadTooLargeError, PayloadTypeError
 
 UNCHANGED = "nothing was changed"
+UNSTARTED = "nothing was started"
 UNSENT = "nothing was sent"
 
 
@@ -14,7 +15,7 @@ def check_payload(what: str, payload: bytes, limit: int, effect: str) -> None:
     Args:
         what: the value in the message, as in "a request".
         limit: most bytes.
-        effect: what the caller may rely on, `UNCHANGED` or `UNSENT`.
+        effect: what the caller may rely on, `UNCHANGED`, `UNSTARTED` or `UNSENT`.
     Raises:
         PayloadTypeError: not bytes. Text would reach the wire as text and every other member would refuse the packet.
         PayloadTooLargeError: over the limit.

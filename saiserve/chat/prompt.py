@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import Any
 
@@ -43,8 +42,7 @@ def _message(message: Message) -> dict[str, Any]:
 def _part(part: Part) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
-    url = part.url or f"data:{part.media_type};base64,{base64.b64encode(part.data).decode()}"
-    return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "image_url", "image_url": {"url": part.data_uri}}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

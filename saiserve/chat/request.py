@@ -5,6 +5,7 @@ Nothing here knows HTTP. `raw` keeps the client's own JSON, so that an upstream 
 
 from __future__ import annotations
 
+import base64
 import enum
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,13 +40,18 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """An image by bytes or by URL; exactly one is set."""
+    """An image by bytes; by URL only until it was fetched (`saiserve.api.remote_images.with_images`)."""
 
     media_type: str
     data: bytes = b""
     url: str = ""
     at: str = ""
     """Where in the client's body a URL stands."""
+
+    @property
+    def data_uri(self) -> str:
+        """The bytes as a URL (RFC 2397)."""
+        return f"data:{self.media_type};base64,{base64.b64encode(self.data).decode()}"
 
 
 Part = TextPart | ImagePart

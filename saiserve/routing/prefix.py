@@ -145,7 +145,7 @@ def _message(message: Message) -> tuple[bytes, int]:
 
 
 def _image(part: ImagePart) -> bytes:
-    return b"\x00image\x00" + blake3(part.data or part.url.encode("utf-8", "surrogatepass")).digest()
+    return b"\x00image\x00" + blake3(part.data).digest()
 
 
 def _tools(tools: tuple[Tool, ...]) -> bytes:

@@ -11,7 +11,7 @@ from saiserve.engines.llamacpp.protocol import Holdings, LongPrefix, TierHolding
 LONGEST_MAX = 16
 """Prefixes told one by one."""
 NS = 1_000_000_000
-RUNNING, IDLE, HOST = TIERS = ("running", "idle", "host")
+TIERS = ("running", "idle", "host")
 
 
 def summarise(prefixes: Iterable[HeldPrefix], now: int) -> Holdings:

@@ -124,8 +124,6 @@ def _parts(parts: tuple[Part, ...]) -> list[dict[str, Any]]:
 def _part(part: Part) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return _text(part.text)
-    if part.url:
-        return {"type": "image", "source": {"type": "url", "url": part.url}}
     data = base64.b64encode(part.data).decode()
     return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": data}}
 

@@ -6,7 +6,6 @@ tool messages hold text alone. What the client left open stays open: this node's
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 from typing import Any
 
@@ -135,8 +134,7 @@ def _content(parts: tuple[Part, ...]) -> str | list[dict[str, Any]]:
 def _part(part: Part) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
-    url = part.url or f"data:{part.media_type};base64,{base64.b64encode(part.data).decode()}"
-    return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "image_url", "image_url": {"url": part.data_uri}}
 
 
 def _tools(tools: tuple[Tool, ...], choice: ToolChoice) -> dict[str, Any]:

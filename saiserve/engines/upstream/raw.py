@@ -23,12 +23,6 @@ def with_fields(raw: bytes, changes: Mapping[str, Any], *, without: Iterable[str
     return msgspec.json.encode(fields)
 
 
-class StreamOptionsGiven(msgspec.Struct):
-    """`stream_options`, as far as it is read here."""
-
-    include_usage: bool | None = None
-
-
 class Given(msgspec.Struct):
     """What a client set itself; None where it left the choice to the server. Ranges were checked at the border."""
 
