@@ -17,6 +17,7 @@ from tests.fakes.kv import FakeKv
 MS = 1_000_000
 PREFILL_TOKENS_PER_S = 300
 DECODE_STEP_MS = 8
+FAMILIES = [Family.FULL, Family.WINDOW, Family.RECURRENT]
 REST_MS = 100
 
 
@@ -148,7 +149,19 @@ def make_loop(
     return Loop(kv, Scheduler(kv, SchedulerConfig(**values), ends), ends=ends)  # type: ignore[arg-type]
 
 
+def make_hosted(family: Family, **config: object) -> Loop:
+    """The same with host memory."""
+    return make_loop(family, **{"host_bytes_max": 1 << 24, **config})  # type: ignore[arg-type]
+
+
 def job(job_id: str, tokens: list[int] | tuple[int, ...], max_tokens: int = 4, **more: object) -> Job:
     """A job whose tokens are all prompt unless told otherwise."""
     values: dict[str, object] = {"prompt_tokens": len(tokens), "max_tokens": max_tokens, **more}
     return Job(job_id, tuple(tokens), **values)  # type: ignore[arg-type]
+
+
+def turns(loop: Loop, name: str, history: list[int], more: range, answer: int = 10) -> list[int]:
+    """One turn of a conversation; returns its history."""
+    loop.submit(job(name, [*history, *more], answer, boundaries=(len(history) or 20, len(history) + len(more) - 3)))
+    loop.run()
+    return [*history, *more, *loop.answers[name]]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -87,43 +88,55 @@ def load_worker(
         raise EngineLoadError(str(error)) from error
     except (LoadError, TemplateError, ValueError) as error:
         raise EngineLoadError(f"{path} cannot be served: {error}") from error
-    threads = _choose_threads(context, settings, max(vocabulary.special.bos, 0))
-    speeds = measure(
-        context,
-        max(vocabulary.special.bos, 0),
-        streams_max=context.sequences_max - 1,
-        speed_floor=settings.speed_floor or SPEED_FLOOR,
-    )
-    compiler = ConstraintCompiler(vocabulary, model.vocab)
+    opened = _Opened(file, model, context, vocabulary, template, images, adapters, context_tokens)
+    return _measured(opened, settings, on_ready)
+
+
+class _Opened(NamedTuple):
+    """A generating model, loaded and not yet measured."""
+
+    file: ModelFile
+    model: LlamaModel
+    context: LlamaContext
+    vocabulary: Vocabulary
+    template: ChatTemplate | None
+    images: ImageReader | None
+    adapters: Adapters
+    context_tokens: int
+
+
+def _measured(opened: _Opened, settings: EngineSettings, on_ready: Callable[[], None]) -> tuple[Worker, ModelFacts]:
+    """Find out how fast it is, and set up its worker accordingly."""
+    context, vocabulary = opened.context, opened.vocabulary
+    token, streams_max = max(vocabulary.special.bos, 0), context.sequences_max - 1
+    threads = _choose_threads(context, settings, token)
+    speeds = measure(context, token, streams_max=streams_max, speed_floor=settings.speed_floor or SPEED_FLOOR)
+    compiler = ConstraintCompiler(vocabulary, opened.model.vocab)
     ends = PromptEnds()
     lanes = choose_lanes(
-        settings.lanes,
-        speeds.stream_rates,
-        context.cells_total,
-        context.sequences_max - 1,
-        speed_floor=settings.speed_floor,
+        settings.lanes, speeds.stream_rates, context.cells_total, streams_max, speed_floor=settings.speed_floor
     )
     worker = Worker(
         context=context,
         vocabulary=vocabulary,
-        reader=PromptReader(vocabulary, template, images),
+        reader=PromptReader(vocabulary, opened.template, opened.images),
         vector_inputs=VectorInputs(
-            vocabulary, pooling=POOLING_USUAL, size=model.embedding_size, tokens_max=context_tokens
+            vocabulary, pooling=POOLING_USUAL, size=opened.model.embedding_size, tokens_max=opened.context_tokens
         ),
-        adapters=adapters,
+        adapters=opened.adapters,
         compiler=compiler,
         scheduler=Scheduler(context, _scheduler_config(settings, context, speeds, lanes), ends),
         ends=ends,
-        context_tokens=context_tokens,
+        context_tokens=opened.context_tokens,
         threads=threads,
         on_ready=on_ready,
     )
     return worker, _facts(
-        *(file, model, context, speeds),
-        context_tokens=context_tokens,
+        *(opened.file, opened.model, context, speeds),
+        context_tokens=opened.context_tokens,
         lanes=lanes,
         threads=threads.threads,
-        template_caps=template.caps.as_flags() if template is not None else {},
+        template_caps=opened.template.caps.as_flags() if opened.template is not None else {},
     )
 
 

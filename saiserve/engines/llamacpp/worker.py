@@ -14,20 +14,21 @@ import msgspec
 
 from saiserve import limits
 from saiserve.engines.llamacpp.adapters import Adapters
-from saiserve.engines.llamacpp.answer import NS, Answer, Clock
+from saiserve.engines.llamacpp.answer import NS, Answer
 from saiserve.engines.llamacpp.batch_arrays import Logits
+from saiserve.engines.llamacpp.beginning import begun
 from saiserve.engines.llamacpp.binding import LlamaContext
 from saiserve.engines.llamacpp.constraint import ConstraintBroken, ConstraintCompiler, Matcher
 from saiserve.engines.llamacpp.embedding import QUEUE_MAX, EmbeddingQueue
 from saiserve.engines.llamacpp.holdings import summarise
 from saiserve.engines.llamacpp.intake import Intake, Ready, ReadyVectors
-from saiserve.engines.llamacpp.job import Broken, Job, Notice, OutOfRoom, Sample, Started, Step
+from saiserve.engines.llamacpp.job import Broken, Notice, OutOfRoom, Sample, Started, Step
 from saiserve.engines.llamacpp.job import Progress as Prefilled
 from saiserve.engines.llamacpp.kv import DecodeOutcome
-from saiserve.engines.llamacpp.prompt_ends import PromptEnds, end_key
+from saiserve.engines.llamacpp.prompt_ends import PromptEnds
 from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, PromptTokens, counted
 from saiserve.engines.llamacpp.protocol import Holdings
-from saiserve.engines.llamacpp.sampler import Sampler, SamplingError
+from saiserve.engines.llamacpp.sampler import SamplingError
 from saiserve.engines.llamacpp.scheduler import Scheduler
 from saiserve.engines.llamacpp.threads import ThreadChooser
 from saiserve.engines.llamacpp.timings import Timings
@@ -160,34 +161,8 @@ class Worker:
             self._admit(ready.request, ready.prompt, ready.matcher, now)
 
     def _admit(self, request: Generate, prompt: PromptTokens, matcher: Matcher | None, now: int) -> None:
-        room = self._context_tokens - len(prompt.ids)
-        most = room if request.max_tokens is None else max(0, min(request.max_tokens, room))
-        text_ids = (
-            tuple(token for token in prompt.ids if token < self._vocabulary.size) if prompt.images else prompt.ids
-        )
-        answer = Answer(
-            request=request,
-            prompt=prompt,
-            sampler=Sampler(request.sampling, self._vocabulary, text_ids, request.resume_tokens),
-            matcher=matcher,
-            max_tokens=most,
-            clock=Clock(submitted_at=now, told_at=now),
-        )
-        answer.resume(self._vocabulary)
         adapter = self._adapters.mix_of(request.model, request.sampling.lora)
-        tokens, isolation = prompt.ids + request.resume_tokens, f"{adapter}\x00{prompt.salt}{request.isolation}"
-        answer.end_key = b"" if prompt.images else end_key(tokens, isolation)
-        job = Job(
-            id=request.id,
-            tokens=tokens,
-            prompt_tokens=len(prompt.ids),
-            max_tokens=max(1, most - answer.count),
-            priority=max(-100, min(100, request.priority)),
-            isolation=isolation,
-            adapter=adapter,
-            end_key=answer.end_key,
-            boundaries=prompt.boundaries,
-        )
+        answer, job = begun(request, prompt, matcher, self._vocabulary, self._context_tokens, adapter=adapter, now=now)
         cached = self._scheduler.cached_tokens(job)
         if answer.end is None:
             try:
@@ -200,7 +175,7 @@ class Worker:
                 self._refuse(request.id, PromptRefusal(RefusalReason.BUSY, "the queue is full"), refusal.wait_s)
                 return
         answer.cached_tokens = cached
-        self._send(Accepted(request.id, len(prompt.ids), cached, self._scheduler.load(), most))
+        self._send(Accepted(request.id, len(prompt.ids), cached, self._scheduler.load(), answer.max_tokens))
         if answer.end is None:
             self._answers[request.id] = answer
         else:

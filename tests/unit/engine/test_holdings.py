@@ -7,7 +7,7 @@ import msgspec
 from saiserve.engines.llamacpp.holdings import LONGEST_MAX, NS, summarise
 from saiserve.engines.llamacpp.job import HeldPrefix
 from saiserve.engines.llamacpp.protocol import Holdings
-from tests.unit.engine.test_scheduler import job, make_loop
+from tests.fakes.engine_loop import job, make_loop
 
 HELD = (
     HeldPrefix(100, "alice", "running", 5 * NS),

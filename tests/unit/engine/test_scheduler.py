@@ -6,19 +6,14 @@ import pytest
 
 from saiserve.engines.llamacpp.job import Requeued, Started, Step
 from saiserve.engines.llamacpp.kv import DecodeOutcome, Family
-from tests.fakes.engine_loop import Loop, job, make_loop
+from tests.fakes.engine_loop import FAMILIES, job, make_hosted, make_loop, turns
 
 SYSTEM = list(range(450))
-FAMILIES = [Family.FULL, Family.WINDOW, Family.RECURRENT]
-
-
-def make(family: Family, **config: object) -> Loop:
-    return make_loop(family, **{"host_bytes_max": 1 << 24, **config})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_job_runs_to_its_end(family: Family) -> None:
-    loop = make(family)
+    loop = make_hosted(family)
     loop.submit(job("a", range(100), 5))
     loop.run()
     assert loop.ended == {"a": "finished"}
@@ -29,7 +24,7 @@ def test_one_job_runs_to_its_end(family: Family) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sixteen_at_once_behind_one_system_prompt_prefill_it_once(family: Family) -> None:
-    loop = make(family, batch_max=512)
+    loop = make_hosted(family, batch_max=512)
     for index in range(16):
         loop.submit(job(f"j{index}", [*SYSTEM, *range(600 + 10 * index, 600 + 10 * index + 10)], 8))
     loop.run()
@@ -40,7 +35,7 @@ def test_sixteen_at_once_behind_one_system_prompt_prefill_it_once(family: Family
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_identical_prompts_share_all_but_the_last_token(family: Family) -> None:
-    loop = make(family)
+    loop = make_hosted(family)
     for index in range(4):
         loop.submit(job(f"n{index}", range(200), 3))
     loop.run()
@@ -49,7 +44,7 @@ def test_identical_prompts_share_all_but_the_last_token(family: Family) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_next_turn_of_a_conversation_goes_on_where_the_last_ended(family: Family) -> None:
-    loop = make(family)
+    loop = make_hosted(family)
     first = list(range(120))
     loop.submit(job("t1", first, 10))
     loop.run()
@@ -63,7 +58,7 @@ def test_the_next_turn_of_a_conversation_goes_on_where_the_last_ended(family: Fa
 
 @pytest.mark.parametrize("family", [Family.FULL, Family.WINDOW])
 def test_a_branch_reuses_the_prefix_however_long_ago_the_window_passed(family: Family) -> None:
-    loop = make(family, cells=1100, hot_cells_max=10_000)
+    loop = make_hosted(family, cells=1100, hot_cells_max=10_000)
     loop.submit(job("long", range(300), 40))
     loop.run()
     loop.submit(job("between", range(100, 400), 40, isolation="x"))
@@ -77,7 +72,7 @@ def test_a_branch_reuses_the_prefix_however_long_ago_the_window_passed(family: F
 
 
 def test_the_gate_refuses_a_source_whose_window_cells_were_lost() -> None:
-    loop = make(Family.WINDOW)
+    loop = make_hosted(Family.WINDOW)
     loop.submit(job("long", range(300), 40))
     loop.run()
     assert loop.kv.windowed is not None
@@ -101,7 +96,7 @@ def test_a_running_sequence_is_shared_while_it_generates() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_isolated_keys_share_nothing(family: Family) -> None:
-    loop = make(family)
+    loop = make_hosted(family)
     loop.submit(job("a", range(100), 3, isolation="x"))
     loop.submit(job("b", range(100), 3, isolation="y"))
     loop.run()
@@ -236,7 +231,7 @@ def test_higher_priority_goes_first_and_resumed_work_before_all() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_cancelled_job_leaves_at_once_and_its_prefix_stays(family: Family) -> None:
-    loop = make(family)
+    loop = make_hosted(family)
     loop.submit(job("a", range(400), 50))
     loop.turn()
     loop.turn(cancel_in_flight="a")
@@ -261,7 +256,7 @@ def test_cancelling_the_leader_lets_a_waiting_job_go_on() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_when_the_cache_is_full_the_youngest_goes_back_and_all_finish(family: Family) -> None:
-    loop = make(family, cells=400, lanes=4, hot_cells_max=100)
+    loop = make_hosted(family, cells=400, lanes=4, hot_cells_max=100)
     for index in range(4):
         loop.submit(job(f"j{index}", range(1000 * index, 1000 * index + 60), 250))
     loop.run()
@@ -338,144 +333,11 @@ def test_embeddings_run_between_steps_with_a_fifth_of_the_time() -> None:
     assert loop.scheduler.embedding_turn(loop.now + 4_100_000_000, 50) is not None
 
 
-# Host memory
-
-
-def turns(loop: Loop, name: str, history: list[int], more: range, answer: int = 10) -> list[int]:
-    """One turn of a conversation; returns its history."""
-    loop.submit(job(name, [*history, *more], answer, boundaries=(len(history) or 20, len(history) + len(more) - 3)))
-    loop.run()
-    return [*history, *more, *loop.answers[name]]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_parked_conversation_comes_back_from_host_memory_whole(family: Family) -> None:
-    loop = make(family, hot_cells_max=50)
-    history = turns(loop, "t1", [], range(200))
-    for index in range(3):
-        loop.submit(job(f"other{index}", range(5000 + 500 * index, 5200 + 500 * index), 10))
-        loop.run()
-    assert loop.scheduler.counters()["cells_idle"] <= 50
-    turns(loop, "t2", history, range(900, 950))
-    assert loop.cached("t2") == len(history) - 1
-    assert loop.scheduler.counters()["moves_from_host"] >= 1
-    assert loop.scheduler.counters()["gate_refusals"] == 0
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_parked_conversation_can_be_branched_at_a_message_boundary(family: Family) -> None:
-    loop = make(family, hot_cells_max=0)
-    history = turns(loop, "t1", [], range(200))
-    assert loop.scheduler.counters()["cells_used"] == 0
-    edited = [*history[:197], *range(7000, 7050)]
-    loop.submit(job("edited", edited, 4))
-    loop.run()
-    assert loop.cached("edited") == 197
-    loop.submit(job("system only", [*history[:20], *range(8000, 8050)], 4))
-    loop.run()
-    assert loop.cached("system only") == 20
-    assert loop.scheduler.counters()["gate_refusals"] == 0
-
-
-def test_full_attention_host_memory_keeps_a_shared_prefix_once() -> None:
-    loop = make(Family.FULL, hot_cells_max=0)
-    for index in range(8):
-        loop.submit(job(f"j{index}", [*SYSTEM, *range(1000 * index + 1000, 1000 * index + 1020)], 2))
-    loop.run()
-    tokens = sum(blob.end - blob.start for blob in loop.scheduler._cache.host.store.blobs.values())
-    assert tokens == 450 + 8 * (20 + 1)
-
-
-def test_prefixes_move_one_a_step_while_streams_run() -> None:
-    loop = make(Family.FULL, hot_cells_max=0)
-    for index in range(6):
-        loop.submit(job(f"j{index}", range(1000 * index, 1000 * index + 50), 2))
-    loop.submit(job("stream", range(9000, 9010), 200))
-    saves = 0
-    while "stream" not in loop.ended:
-        loop.turn()
-        assert loop.kv.calls["save"] <= saves + 1
-        saves = loop.kv.calls["save"]
-    assert saves == 6
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_host_memory_stays_within_its_budget_and_drops_the_oldest(family: Family) -> None:
-    loop = make(family, hot_cells_max=0, host_bytes_max=6_000)
-    for index in range(12):
-        loop.submit(job(f"j{index}", range(1000 * index + 1000, 1000 * index + 1100), 2))
-        loop.run()
-        assert loop.scheduler.counters()["host_bytes"] <= 6_000
-    assert loop.scheduler.counters()["host_evictions"] > 0
-    loop.submit(job("newest", [*range(12_000, 12_100), *loop.answers["j11"], 5], 2))
-    loop.submit(job("oldest", [*range(1000, 1100), *loop.answers["j0"], 5], 2))
-    loop.run()
-    assert loop.cached("newest") == 101
-    assert loop.cached("oldest") == 0
-
-
-def test_a_long_prefix_moves_in_pieces() -> None:
-    loop = make(Family.FULL, hot_cells_max=0)
-    loop.submit(job("long", range(600), 2))
-    while "long" not in loop.ended:
-        loop.turn()
-    held = []
-    while loop.scheduler.has_chores:
-        loop.turn()
-        held.append((loop.scheduler.counters()["cells_used"], loop.scheduler.counters()["host_blobs"]))
-    assert held == [(601, 1), (0, 2)]
-
-
-def test_without_host_memory_idle_prefixes_beyond_the_hot_set_are_dropped() -> None:
-    loop = make_loop(hot_cells_max=120)
-    for index in range(4):
-        loop.submit(job(f"j{index}", range(1000 * index, 1000 * index + 100), 2))
-        loop.run()
-    assert loop.scheduler.counters()["cells_idle"] == 101
-    assert [(held.where, held.tokens) for held in loop.scheduler.held()] == [("idle", 101)]
-
-
-def test_a_running_recurrent_leader_leaves_a_state_where_the_waiting_job_branches() -> None:
-    loop = make(Family.RECURRENT)
-    loop.submit(job("leader", range(300), 30))
-    loop.turn()
-    loop.submit(job("branch", [*range(200), *range(900, 950)], 3))
-    loop.run()
-    assert loop.cached("branch") == 200
-    assert loop.scheduler.counters()["checkpoints"] == 1
-
-
-def test_recurrent_models_without_host_memory_do_not_wait_for_what_will_not_come() -> None:
-    loop = make_loop(Family.RECURRENT)
-    loop.submit(job("leader", range(300), 30))
-    loop.submit(job("branch", [*range(200), *range(900, 950)], 3))
-    loop.turn()
-    assert {"leader", "branch"} <= set(loop.started)
-    loop.run()
-    assert set(loop.ended.values()) == {"finished"}
-
-
-def test_what_is_held_is_told_with_where_it_is() -> None:
-    loop = make(Family.FULL, hot_cells_max=120)
-    loop.submit(job("old", range(100), 2))
-    loop.run()
-    loop.submit(job("idle", range(1000, 1100), 2))
-    loop.run()
-    loop.submit(job("running", range(2000, 2100), 50))
-    while not loop.answers["running"]:
-        loop.turn()
-    assert [(held.where, held.tokens) for held in loop.scheduler.held()] == [
-        ("running", 100),
-        ("idle", 101),
-        ("host", 101),
-    ]
-
-
 # Faults
 
 
 def test_a_conversation_whose_window_was_lost_is_computed_anew() -> None:
-    loop = make(Family.WINDOW)
+    loop = make_hosted(Family.WINDOW)
     history = turns(loop, "t1", [], range(200))
     assert loop.kv.windowed is not None
     loop.kv.windowed.remove(0, 150, 205)
@@ -497,7 +359,7 @@ def test_a_lone_prompt_tries_smaller_pieces_when_the_cache_is_fuller_than_counte
 
 
 def test_a_state_that_does_not_fit_back_is_computed_instead() -> None:
-    loop = make(Family.FULL, hot_cells_max=0)
+    loop = make_hosted(Family.FULL, hot_cells_max=0)
     history = turns(loop, "t1", [], range(200))
     loop.kv.full.find = lambda count, find=loop.kv.full.find: None if count > 100 else find(count)  # type: ignore[method-assign,misc]
     turns(loop, "t2", history, range(900, 950))

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext, LlamaModel
+from saiserve.engines.llamacpp.loading import load_worker
+from saiserve.engines.llamacpp.settings import EngineSettings
+from saiserve.engines.llamacpp.worker import Worker
 from tests.fixtures import tiny_models
+from tests.unit.llamacpp.desk import Desk
 
 CELLS = 4096
 
@@ -46,3 +50,15 @@ def open_context(tiny: Callable[[str], Path]) -> Iterator[Callable[..., LlamaCon
         context.close()
     for model in models:
         model.close()
+
+
+@pytest.fixture
+def desk(tiny: Callable[[str], Path]) -> Desk:
+    """A worker on the tiny llama, four lanes and eight places in the queue, as exact as it can be."""
+    settings = EngineSettings(
+        model_path=str(tiny("llama")), model_id="tiny", context_tokens=1024, cells=4096, lanes=4, threads=1,
+        kv_type="f32", flash_attention=False, queue_max=8,
+    )  # fmt: skip
+    worker, _ = load_worker(settings)
+    assert isinstance(worker, Worker)
+    return Desk(worker)

@@ -84,3 +84,8 @@ class Desk:
         (refused,) = self.said[request_id]
         assert isinstance(refused, Refused)
         return refused
+
+
+def sampled(**options: Any) -> Sampling:
+    """Values under which draws differ from the greedy ones."""
+    return Sampling(**{"seed": 11, "temperature": 1.3, **options})

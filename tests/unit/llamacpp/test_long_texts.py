@@ -12,10 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saiserve.engines.llamacpp.binding import LlamaModel
-from saiserve.engines.llamacpp.loading import load_worker
-from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
-from saiserve.engines.llamacpp.worker import Worker
 from saiserve.engines.messages import Count, Counted, Embed, Prompt, RefusalReason, Refused, Sampling
 from tests.unit.llamacpp.desk import Desk
 
@@ -28,17 +25,6 @@ LONG = 6 * TEXT_ON_LOOP
 def _short_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("prompting", "intake"):
         monkeypatch.setattr(f"saiserve.engines.llamacpp.{module}.TEXT_ON_LOOP", TEXT_ON_LOOP)
-
-
-@pytest.fixture
-def desk(tiny: Callable[[str], Path]) -> Desk:
-    settings = EngineSettings(
-        model_path=str(tiny("llama")), model_id="tiny", context_tokens=1024, cells=2048, lanes=4, threads=1,
-        kv_type="f32", flash_attention=False,
-    )  # fmt: skip
-    worker, _ = load_worker(settings)
-    assert isinstance(worker, Worker)
-    return Desk(worker)
 
 
 @pytest.fixture

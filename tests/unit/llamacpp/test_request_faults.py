@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +11,11 @@ from saiserve.engines.llamacpp.binding import LlamaContext
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler, Matcher
 from saiserve.engines.llamacpp.embedding import Pending
 from saiserve.engines.llamacpp.intake import Intake
-from saiserve.engines.llamacpp.loading import load_worker
 from saiserve.engines.llamacpp.prompt_ends import PromptEnds
 from saiserve.engines.llamacpp.prompting import PromptReader
 from saiserve.engines.llamacpp.sampler import Sampler
-from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.vector_inputs import VectorInputs
-from saiserve.engines.llamacpp.worker import FAULTS_MAX, Worker
+from saiserve.engines.llamacpp.worker import FAULTS_MAX
 from saiserve.engines.messages import Constraint, Count, Embed, Failed, FailureKind, Prompt, Sampling, Tokens
 from tests.unit.llamacpp.desk import Desk
 
@@ -29,17 +25,6 @@ DIGITS = Constraint("regex", "[0-9]{50}")
 
 class Panic(BaseException):
     """What native code raises is no Exception."""
-
-
-@pytest.fixture
-def desk(tiny: Callable[[str], Path]) -> Desk:
-    settings = EngineSettings(
-        model_path=str(tiny("llama")), model_id="tiny", context_tokens=1024, cells=2048, lanes=4, threads=1,
-        kv_type="f32", flash_attention=False,
-    )  # fmt: skip
-    worker, _ = load_worker(settings)
-    assert isinstance(worker, Worker)
-    return Desk(worker)
 
 
 def failed(desk: Desk, request_id: str) -> Failed:

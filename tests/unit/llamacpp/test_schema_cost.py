@@ -20,11 +20,8 @@ from saiserve.engines.llamacpp import compile_trial
 from saiserve.engines.llamacpp.binding import LlamaModel
 from saiserve.engines.llamacpp.compile_trial import CompileTrial
 from saiserve.engines.llamacpp.constraint import LIMITS, ConstraintCompiler, ConstraintError
-from saiserve.engines.llamacpp.loading import load_worker
 from saiserve.engines.llamacpp.schema_cost import PROPERTIES_MAX, is_heavy, schema_fault
-from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
-from saiserve.engines.llamacpp.worker import Worker
 from saiserve.engines.messages import Constraint
 from tests.unit.llamacpp.desk import Desk
 
@@ -103,16 +100,8 @@ def test_what_is_large_together_is_found_by_trying_it_apart(
     assert time.process_time() - began < 0.5
 
 
-def test_light_constraints_do_not_wait_for_heavy_ones(
-    tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = EngineSettings(
-        model_path=str(tiny("llama")), model_id="tiny", context_tokens=1024, cells=2048, lanes=4, threads=1,
-        kv_type="f32", flash_attention=False,
-    )  # fmt: skip
-    worker, _ = load_worker(settings)
-    assert isinstance(worker, Worker)
-    desk, may_go = Desk(worker), threading.Event()
+def test_light_constraints_do_not_wait_for_heavy_ones(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go = threading.Event()
     monkeypatch.setattr(CompileTrial, "fault", lambda *_: may_go.wait(30) and "too large")
     heavy = desk.ask(constraint=Constraint("regex", "[0-9]{2000}"))
     assert desk.answer(constraint=Constraint("regex", "[0-9]{20}"))[2].completion_tokens == 20
