@@ -72,6 +72,8 @@ class Node:
 
     @property
     def address(self) -> str:
+        """Where it listens: known once it has told its first view, which others may see it before."""
+        assert self.port, "this process has told nothing yet: wait for what it sees first"
         return f"127.0.0.1:{self.port}"
 
 

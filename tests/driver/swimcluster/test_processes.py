@@ -37,6 +37,7 @@ async def test_a_killed_process_is_back_within_five_seconds_though_nobody_missed
         await a.sees(alive("a"), 10)
         b = await nodes.start("b", seeds=(a.address,))
         await a.sees(alive("a", "b"), 10)
+        await b.sees(alive("a", "b"), 10)
         old_epoch = a.view["b"]["epoch"]
         b.process.send_signal(signal.SIGKILL)
         again = await nodes.start("b", seeds=(a.address,))
@@ -53,6 +54,7 @@ async def test_a_process_that_ends_is_left_and_a_second_holder_of_a_name_exits_w
         await a.sees(alive("a"), 10)
         b = await nodes.start("b", seeds=(a.address,))
         await a.sees(alive("a", "b"), 10)
+        await b.sees(alive("a", "b"), 10)
         second = await nodes.start("b", seeds=(a.address,))
         with trio.fail_after(30):
             assert await second.process.wait() == 1
