@@ -242,13 +242,18 @@ def _unload(parsed: argparse.Namespace) -> int:
 
 
 def state_table(state: dict[str, Any]) -> str:
-    """One line per member: name, address, state, how it is reached, and each model with its busy lanes."""
+    """One line per member: name, address, state, how it is reached, and each model with its busy lanes.
+
+    Of a member that is not alive only the models' names are shown: it tells nothing of their state or load any more.
+    """
     rows = []
     for member in state["members"]:
+        is_alive = member["state"] == "alive"
         models = ", ".join(
-            f"{model['id']} {model['state']} {model['busy']:g}/{model['lanes']}" for model in member["models"]
+            f"{model['id']} {model['state']} {model['busy']:g}/{model['lanes']}" if is_alive else model["id"]
+            for model in member["models"]
         )
-        condition = "draining" if member["draining"] else member["state"]
+        condition = "draining" if is_alive and member["draining"] else member["state"]
         rows.append((member["name"], member["address"], condition, member["reachability"], models or "no model"))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return "\n".join(

@@ -124,11 +124,11 @@ async def slots(api: Api, call: Call) -> Reply:
 
 
 def _busy(state: dict[str, Any]) -> dict[str, float]:
-    """Return how many lanes of each model are at work, over all members."""
+    """Return how many lanes of each model are at work, over all members; who is not alive tells none."""
     models = [model for member in state["members"] for model in member.get("models", ())]
     busy: dict[str, float] = {}
     for model in models:
-        busy[model["id"]] = busy.get(model["id"], 0) + model["busy"]
+        busy[model["id"]] = busy.get(model["id"], 0) + (model["busy"] or 0)
     return busy
 
 

@@ -14,12 +14,17 @@ LoadOf = Callable[[str], EffectiveLoad]
 
 
 def member_state(now: int, name: str, node: NodeRecord, load_of: LoadOf) -> dict[str, Any]:
-    """One member. Loads are effective loads; `vitals_age_s`, `reachability` and `rtt_ms` are the viewer's own."""
-    member, facts, vitals = node.member, node.facts, node.vitals
-    models = [_model_state(fact, load_of(fact.id)) for fact in facts.models]
+    """One member. Loads are effective loads; `vitals_age_s`, `reachability` and `rtt_ms` are the viewer's own.
+
+    Of a member that is not alive, load and vitals are null: what it said last says nothing of now.
+    """
+    member, facts = node.member, node.facts
     state = "alive" if member is None else member.state.name.lower()
     if node.gone_at is not None and state not in ("dead", "left"):
         state = "dead"
+    is_alive = state == "alive"
+    vitals = node.vitals if is_alive else None
+    models = [_model_state(fact, load_of(fact.id) if is_alive else None) for fact in facts.models]
     reachability = "local" if node.is_local else member.reachability.value if member is not None else "none"
     return {
         "name": name,
@@ -30,8 +35,8 @@ def member_state(now: int, name: str, node: NodeRecord, load_of: LoadOf) -> dict
         "engine": not facts.no_engine,
         "models": models,
         "lanes": facts.lanes,
-        "busy": sum(model["busy"] for model in models),
-        "load": _share(models),
+        "busy": sum(model["busy"] for model in models) if is_alive else None,
+        "load": _share(models) if is_alive else None,
         "cpu_percent": vitals.cpu_percent if vitals else None,
         "ram_used_mib": vitals.ram_used_mib if vitals else None,
         "ram_total_mib": vitals.ram_total_mib if vitals else None,
@@ -43,18 +48,18 @@ def member_state(now: int, name: str, node: NodeRecord, load_of: LoadOf) -> dict
     }
 
 
-def _model_state(fact: ModelFact, load: EffectiveLoad) -> dict[str, Any]:
+def _model_state(fact: ModelFact, load: EffectiveLoad | None) -> dict[str, Any]:
     return {
         "id": fact.id,
         "state": fact.state.name.lower(),
         "digest": fact.digest.hex(),
         "context_tokens": fact.context,
         "capabilities": sorted(fact.tags),
-        "lanes": load.lanes or fact.lanes,
-        "busy": load.busy,
-        "queued_tokens": load.queued_tokens,
-        "prefill_rate": load.prefill_rate,
-        "decode_rate": load.decode_rate,
+        "lanes": (load.lanes if load else 0) or fact.lanes,
+        "busy": load.busy if load else None,
+        "queued_tokens": load.queued_tokens if load else None,
+        "prefill_rate": load.prefill_rate if load else None,
+        "decode_rate": load.decode_rate if load else None,
     }
 
 

@@ -288,6 +288,28 @@ def test_the_state_shows_every_member_with_load_machine_and_the_way_to_it() -> N
     assert c["state"] == "suspect"
 
 
+@pytest.mark.parametrize("state", [MemberState.SUSPECT, MemberState.DEAD, MemberState.LEFT])
+def test_the_last_load_of_a_member_that_is_not_alive_is_not_shown_as_current(state: MemberState) -> None:
+    view = view_of(member("b"))
+    view.update_members(11 * S, [member("b", state=state)])
+    _, b = view.state(11 * S)["members"]
+    assert b["state"] == state.name.lower()
+    machine = ("busy", "load", "cpu_percent", "ram_used_mib", "ram_total_mib", "loop_lag_ms", "vitals_age_s")
+    assert [b[name] for name in machine] == [None] * len(machine)
+    (model,) = b["models"]
+    assert [model[name] for name in ("busy", "queued_tokens", "prefill_rate", "decode_rate")] == [None] * 4
+    assert (model["id"], model["lanes"], b["lanes"]) == ("small", 0, 4)
+    view.update_members(12 * S, [member("b")])
+    assert view.state(12 * S)["members"][1]["busy"] == 4
+
+
+def test_a_member_that_membership_forgot_shows_no_load() -> None:
+    view = view_of(member("b"))
+    view.update_members(11 * S, [])
+    _, b = view.state(11 * S)["members"]
+    assert (b["state"], b["busy"], b["models"][0]["busy"]) == ("dead", None, None)
+
+
 def test_beliefs_about_caches_are_counted_against_the_truth() -> None:
     view = view_of(member("b"))
     for cached, turn in ((0, b"1"), (10, b"2"), (0, b"3"), (0, b"3")):

@@ -114,3 +114,11 @@ def test_the_cluster_is_shown_one_member_a_line() -> None:
         "a      10.0.0.1:8081  alive     local   smollm2-135m ready 2/4",
         "box-b  10.0.0.2:8081  draining  direct  no model",
     ]
+
+
+@pytest.mark.parametrize(("state", "draining"), [("suspect", False), ("dead", False), ("left", True)])
+def test_a_member_that_is_not_alive_is_shown_without_load(state: str, draining: bool) -> None:
+    model = {"id": "smollm2-135m", "state": "ready", "busy": None, "lanes": 4}
+    member = {"name": "a", "address": "10.0.0.1:8081", "state": state, "reachability": "direct", "draining": draining}
+    (line,) = cli.state_table({"members": [member | {"models": [model]}]}).splitlines()
+    assert line == f"a  10.0.0.1:8081  {state}  direct  smollm2-135m"
