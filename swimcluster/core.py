@@ -29,6 +29,7 @@ from swimcluster.timers import Timers
 from swimcluster.transmits import Datagram, Exchange, JoinStatus
 
 if TYPE_CHECKING:
+    from swimcluster.first_hand import FirstHand
     from swimcluster.gossip import Gossip
     from swimcluster.healing import Healer
     from swimcluster.inbox import Inbox
@@ -102,6 +103,7 @@ class Core:
     """The shared state of one machine, and the operations every part needs."""
 
     inbox: Inbox
+    first_hand: FirstHand
     gossip: Gossip
     news: News
     prober: Prober

@@ -1,16 +1,13 @@
-"""From bytes to effects: check, decode, dispatch, and what a sender's own envelope proves (rules P2, P8, P19, P29)."""
+"""From bytes to effects: check, decode, and hand each message to its handler (rules P2, P8, P29)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from swimcluster.address import Address
-from swimcluster.address_conflicts import AddressConflicts
 from swimcluster.codec import encode_message
-from swimcluster.core import Core
+from swimcluster.core import Core, ExchangeOwner
 from swimcluster.errors import DecodeError
-from swimcluster.events import VitalsChanged
 from swimcluster.mac import (
     HELLO_MAGIC,
     REFUSAL_MAGIC,
@@ -24,8 +21,6 @@ from swimcluster.mac import (
     open_frame,
     split_hello,
 )
-from swimcluster.member import MemberState
-from swimcluster.membership import Entry
 from swimcluster.messages import (
     Ack,
     Alive,
@@ -49,9 +44,6 @@ from swimcluster.refusals import Refusals
 from swimcluster.replay_window import ReplayWindows
 from swimcluster.transmits import JoinStatus, PendingReply
 
-STRANGERS_MAX = 1024
-"""Unknown senders whose last Introduce is remembered."""
-
 REFUSED = frozenset({"dropped_key", "dropped_cluster", "dropped_mac", "dropped_version"})
 """What a caller is told by a refusal; anything else is closed without a word."""
 
@@ -63,10 +55,8 @@ class Inbox:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._conflicts = AddressConflicts(core)
         self._limiter = SourceLimiter(core.config.source_rate_max)
         self._windows = ReplayWindows(2 * core.config.members_max)
-        self._asked: dict[bytes, int] = {}
         self.refusals = Refusals(core)
         self._in_datagrams: dict[type[Message], Handler] = {
             Ping: self._on_ping,
@@ -138,14 +128,14 @@ class Inbox:
         setattr(statistics, counter, getattr(statistics, counter) + 1)
 
     def take(self, now: int, packet: Packet, *, synced: bool) -> None:
-        """Hand each message to its handler, then judge what the sender's envelope says of itself."""
+        """Hand each message to its handler, then judge what the packet says of its sender."""
         handlers = self._in_state if synced else self._in_datagrams
         for message in packet.messages:
             handler = handlers.get(type(message))
             if handler is not None:
                 handler(now, packet, message, synced=synced)
         if self._core.is_active:
-            self._judge_sender(now, packet)
+            self._core.first_hand.judge(now, packet)
 
     # Exchanges --------------------------------------------------------------------------------------------------
 
@@ -186,9 +176,9 @@ class Inbox:
             messages = [self._pong(first), *self._words_missed(packet)]
             if packet.instance == core.identity.instance:
                 core.defence.met_itself(first.sequence)
-            self._judge_sender(now, packet)
+            core.first_hand.judge(now, packet)
         elif isinstance(first, Request):
-            self._judge_sender(now, packet)
+            core.first_hand.judge(now, packet)
             return core.user.receive(now, packet, first, binding)
         else:
             core.statistics.dropped_malformed += 1
@@ -231,7 +221,7 @@ class Inbox:
             for message in packet.messages[1:]:
                 if isinstance(packet.messages[0], Ack | NotMe) and isinstance(message, Alive):
                     core.news.on_alive(now, packet, message, synced=True)
-            self._judge_sender(now, packet)
+            core.first_hand.judge(now, packet)
 
     def no_reply(self, now: int, exchange_id: int) -> None:
         """Hear that an own exchange failed."""
@@ -239,7 +229,7 @@ class Inbox:
         if pending is not None:
             self._failed(now, pending.owner)
 
-    def _failed(self, now: int, owner: Any) -> None:
+    def _failed(self, now: int, owner: ExchangeOwner) -> None:
         self._core.statistics.exchanges_failed += 1
         owner.failed(now)
 
@@ -270,95 +260,3 @@ class Inbox:
 
     def _on_introduce(self, now: int, packet: Packet, introduce: Introduce, *, synced: bool) -> None:
         self._core.send(packet.address, self._core.identity.alive_bytes)
-
-    # The sender's envelope --------------------------------------------------------------------------------------
-
-    def _judge_sender(self, now: int, packet: Packet) -> None:
-        core = self._core
-        if packet.instance == core.identity.instance:
-            # An exchange with an address that somebody else advertises, and that is this node's own.
-            core.statistics.dropped_own += 1
-            return
-        self._note_sign_of_life(now)
-        if packet.name == core.identity.name:
-            core.defence.heard_namesake(now, packet)
-            return
-        if packet.address == core.identity.address:
-            self._conflicts.tell(now, core.identity.name, packet.address, packet.name)
-        self._judge_member(now, packet)
-
-    def _note_sign_of_life(self, now: int) -> None:
-        core = self._core
-        core.heard_at = now
-        if core.healer.is_isolated:
-            core.healer.heard_again()
-        if core.prober.failed_in_a_row:
-            core.prober.heard_anybody(now)
-
-    def _judge_member(self, now: int, packet: Packet) -> None:
-        core = self._core
-        entry = core.table.get(packet.name)
-        if entry is None:
-            if packet.name not in core.verifier:
-                self._introduce(now, packet)
-            return
-        epoch, instance, incarnation, state = entry.claim
-        if packet.instance != instance or packet.epoch != epoch:
-            self._judge_other_life(now, packet, entry)
-            return
-        entry.heard_at = now
-        if packet.vitals_counter > entry.vitals_counter:
-            self._take_vitals(now, packet, entry)
-        elif packet.vitals_counter == entry.vitals_counter and entry.vitals_at is not None:
-            entry.vitals_at = now
-        if packet.incarnation == incarnation:
-            if state is not MemberState.ALIVE:
-                self._tell(now, packet, entry)
-            elif entry.payload_at[2] != incarnation:
-                self._introduce(now, packet)
-        elif packet.incarnation > incarnation:
-            core.news.heard_first_hand(now, entry, packet.incarnation)
-            self._introduce(now, packet)
-        elif state is not MemberState.ALIVE:
-            self._tell(now, packet, entry)
-
-    def _judge_other_life(self, now: int, packet: Packet, entry: Entry) -> None:
-        if (packet.epoch, packet.instance) > entry.claim.life:
-            self._introduce(now, packet)
-            return
-        if packet.instance != entry.claim.instance:
-            self._core.statistics.name_conflicts += 1
-        self._tell(now, packet, entry)
-
-    def _take_vitals(self, now: int, packet: Packet, entry: Entry) -> None:
-        has_changed = packet.vitals != entry.vitals
-        entry.vitals_counter, entry.vitals, entry.vitals_at = packet.vitals_counter, packet.vitals, now
-        if has_changed and entry.is_live:
-            self._core.emit(VitalsChanged(entry.member(now)))
-
-    def _tell(self, now: int, packet: Packet, entry: Entry) -> None:
-        """Answer a stale sender with what is held against it, at most once per probe time-out (P8)."""
-        core = self._core
-        if entry.claim.state is MemberState.LEFT and packet.instance == entry.claim.instance:
-            return
-        if entry.told_at is not None and now - entry.told_at < core.config.ns(core.config.probe_timeout_s):
-            return
-        entry.told_at = now
-        core.statistics.stale_answered += 1
-        messages = [] if packet.instance == entry.claim.instance else [entry.alive_bytes]
-        if entry.claim.state is not MemberState.ALIVE:
-            messages.append(entry.claim_bytes(entry.accuser()))
-        if messages:
-            core.send(packet.address, *messages)
-
-    def _introduce(self, now: int, packet: Packet) -> None:
-        """Ask a sender for its Alive, at most once per probe time-out."""
-        core = self._core
-        asked_at = self._asked.get(packet.instance)
-        if asked_at is not None and now - asked_at < core.config.ns(core.config.probe_timeout_s):
-            return
-        if len(self._asked) >= STRANGERS_MAX:
-            del self._asked[next(iter(self._asked))]
-        self._asked[packet.instance] = now
-        core.statistics.introductions += 1
-        core.send(packet.address, encode_message(Introduce()))

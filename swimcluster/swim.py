@@ -19,6 +19,7 @@ from swimcluster.config_checks import check_advertise
 from swimcluster.core import Core, RandomSource
 from swimcluster.errors import ConfigError
 from swimcluster.events import ClockGap, Event
+from swimcluster.first_hand import FirstHand
 from swimcluster.gossip import Gossip
 from swimcluster.healing import Healer
 from swimcluster.inbox import Inbox
@@ -73,6 +74,7 @@ class Swim:
         core.leaver = Leaver(core)
         core.user = UserMessages(core)
         core.gossip = Gossip(core)
+        core.first_hand = FirstHand(core)
         core.inbox = Inbox(core)
         core.joiner.start(now)
         core.prober.start(now)

@@ -117,15 +117,15 @@ def test_an_unknown_sender_is_asked_for_its_words_once_in_a_while():
 
 
 def test_many_strangers_and_refusals_are_remembered_in_bounds():
-    from swimcluster.inbox import STRANGERS_MAX
+    from swimcluster.first_hand import STRANGERS_MAX
 
     bench = Bench()
     bench.cluster(2, source_rate_max=0)
-    inbox = bench.machines[1].core.inbox
+    first_hand = bench.machines[1].core.first_hand
     for i in range(STRANGERS_MAX + 5):
         stranger = machine(f"s{i}", 9, now=bench.now)
         bench.deliver(1, stranger.core.pack_datagram([], 1))
-    assert len(inbox._asked) == STRANGERS_MAX
+    assert len(first_hand._asked) == STRANGERS_MAX
 
 
 def test_name_checks_are_remembered_in_bounds_and_asked_again_when_old():
