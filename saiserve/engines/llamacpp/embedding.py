@@ -27,6 +27,8 @@ class Pending:
     pool: Pool | None = None
     done: int = 0
     """Tokens of the first input computed."""
+    is_apart: bool = False
+    """A batch shared with others failed: from here on it is computed by itself."""
 
     def restart(self) -> None:
         """The first input begins, or begins again."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 
 import msgspec
 
 from saiserve import limits
 from saiserve.engines.llamacpp.embedding import QUEUE_MAX, Pending
+from saiserve.engines.llamacpp.guard import Guard
+from saiserve.engines.llamacpp.pooling import Vectors
 from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, counted
 from saiserve.engines.llamacpp.vector_context import VectorContext
 from saiserve.engines.llamacpp.vector_inputs import VectorInputs
@@ -33,7 +36,10 @@ RATE_WEIGHT = 0.2
 
 
 class VectorWorker:
-    """All requests of one such model, in order of arrival; short inputs of several requests share a batch."""
+    """All requests of one such model, in order of arrival; short inputs of several requests share a batch.
+
+    An unexpected error ends the request it happened to, and no other.
+    """
 
     def __init__(
         self, *, context: VectorContext, vocabulary: Vocabulary, reader: PromptReader, inputs: VectorInputs
@@ -43,6 +49,7 @@ class VectorWorker:
         self._reader = reader
         self._inputs = inputs
         self._waiting: deque[Pending] = deque()
+        self._guard = Guard(self._fail)
         self._out: list[msgspec.Struct] = []
         self._reported_at = 0
         self._steps = 0
@@ -70,9 +77,9 @@ class VectorWorker:
             case Cancel():
                 self._cancel(message.id)
             case Count():
-                self._count(message)
+                self._guard.request(message.id, self._count, message)
             case Embed():
-                self._embed(message)
+                self._guard.request(message.id, self._embed, message)
 
     def _embed(self, request: Embed) -> None:
         if len(self._waiting) >= QUEUE_MAX:
@@ -106,25 +113,42 @@ class VectorWorker:
         batch = self._next_batch()
         pieces = [(tokens, start) for _, tokens, start in batch]
         began = time.perf_counter_ns()
-        results = self._context.compute(pieces)
+        tokens = sum(len(piece) for piece, _ in pieces)
+        results = self._guard.batch(tokens, self._context.compute, pieces)
         elapsed_s = max(time.perf_counter_ns() - began, 1) / 1e9
         if results is None:
-            self._fail(batch[0][0])
+            self._not_computed([pending for pending, _, _ in batch])
             return True
-        tokens = sum(len(piece) for piece, _ in pieces)
         self._steps += 1
         self._tokens += tokens
         rate = tokens / elapsed_s
         self.rate = rate if self.rate == 0 else self.rate + RATE_WEIGHT * (rate - self.rate)
-        is_complete = [
-            pending.take(result, len(piece)) for (pending, piece, _), result in zip(batch, results, strict=True)
-        ]
-        if all(is_complete):
+        for (pending, piece, _), result in zip(batch, results, strict=True):
+            self._guard.request(pending.request.id, self._take, pending, result, len(piece))
+        if not any(pending.done for pending in self._waiting):
             self._context.end()
         while self._waiting and not self._waiting[0].inputs:
-            self._out.append(self._waiting.popleft().answer())
+            pending = self._waiting.popleft()
+            self._guard.request(pending.request.id, self._answer, pending)
         self.report(now)
         return True
+
+    def _take(self, pending: Pending, vectors: Vectors, tokens: int) -> None:
+        """Vectors of one piece; those of a request that failed with an earlier piece are for nobody."""
+        if any(waiting is pending for waiting in self._waiting):
+            pending.take(vectors, tokens)
+
+    def _answer(self, pending: Pending) -> None:
+        self._out.append(pending.answer())
+
+    def _not_computed(self, batch: Sequence[Pending]) -> None:
+        """Try the requests of a batch that failed one by one; who was alone in it is who it failed for."""
+        self._context.end()
+        first = batch[0]
+        if all(pending is first for pending in batch):
+            self._fail(first.request.id, "the model refused to compute this request's tokens")
+        for pending in batch:
+            pending.is_apart = True
 
     def _next_batch(self) -> list[tuple[Pending, tuple[int, ...], int]]:
         """Inputs from the front of the queue, as many as fit; or a piece of the first."""
@@ -136,6 +160,8 @@ class VectorWorker:
         batch: list[tuple[Pending, tuple[int, ...], int]] = []
         left = context.rows_max
         for pending in self._waiting:
+            if pending is not first and (first.is_apart or pending.is_apart):
+                return batch
             for tokens in pending.inputs:
                 if len(tokens) > left or len(batch) == context.inputs_max:
                     return batch
@@ -143,11 +169,10 @@ class VectorWorker:
                 left -= len(tokens)
         return batch
 
-    def _fail(self, pending: Pending) -> None:
-        self._waiting.remove(pending)
-        self._out.append(
-            Failed(pending.request.id, FailureKind.INTERNAL, "the model refused to compute this request's tokens")
-        )
+    def _fail(self, request_id: str, detail: str) -> None:
+        """End a request wherever it stands."""
+        self._cancel(request_id)
+        self._out.append(Failed(request_id, FailureKind.INTERNAL, detail))
 
     def report(self, now: int) -> None:
         """A heartbeat, at most every `REPORT_NS`."""

@@ -5,10 +5,8 @@ The order of a step is scheduler.py's. Nothing here waits except `llama_decode`;
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import ParamSpec
 
 import msgspec
 
@@ -20,6 +18,7 @@ from saiserve.engines.llamacpp.beginning import begun
 from saiserve.engines.llamacpp.binding import LlamaContext
 from saiserve.engines.llamacpp.constraint import ConstraintBroken, ConstraintCompiler, Matcher
 from saiserve.engines.llamacpp.embedding import QUEUE_MAX, EmbeddingQueue
+from saiserve.engines.llamacpp.guard import Guard
 from saiserve.engines.llamacpp.holdings import summarise
 from saiserve.engines.llamacpp.intake import Intake, Ready, ReadyVectors
 from saiserve.engines.llamacpp.job import Broken, Notice, OutOfRoom, Sample, Started, Step
@@ -50,9 +49,6 @@ from saiserve.engines.messages import (
     Tokens,
 )
 
-logger = logging.getLogger("saiserve.engine")
-Given = ParamSpec("Given")
-
 REPORT_S = 0.1
 """Time between full reports of load and counters while steps run."""
 SIGN_OF_LIFE_S = 2.0
@@ -61,10 +57,6 @@ BUSY_RETRY_S = 1.0
 """When to come again where nothing better is known."""
 HOLDINGS_S = 2.0
 """Time between reports of what is held for reuse."""
-STOPS = (KeyboardInterrupt, SystemExit)
-"""Not a request's fault. Everything else is, a panic of native code too, which is no Exception."""
-FAULTS_MAX = 8
-"""Batches in a row that could not be computed for an error of our own: then the process is what is broken."""
 
 
 class Worker:
@@ -94,6 +86,7 @@ class Worker:
         self._context_tokens = context_tokens
         self._threads = threads
         self._answers: dict[str, Answer] = {}
+        self._guard = Guard(self._fail)
         self._intake = Intake(
             vocabulary=vocabulary,
             reader=reader,
@@ -102,7 +95,7 @@ class Worker:
             compiler=compiler,
             context_tokens=context_tokens,
             refuse=self._refuse,
-            fail=self._fault,
+            fail=self._guard.fault,
             on_ready=on_ready,
         )
         self._embeddings = EmbeddingQueue(context)
@@ -113,7 +106,6 @@ class Worker:
         self._holdings_at = 0
         self._holdings = Holdings()
         self._worked_until = 0
-        self._faults = 0
         self._now = 0
         """`now` of the last call."""
 
@@ -136,7 +128,7 @@ class Worker:
         if isinstance(message, Cancel):
             self._cancel(message.id)
         else:
-            self._guard(message.id, self._take_in, message)
+            self._guard.request(message.id, self._take_in, message)
         self._join_ready(now)
 
     def _take_in(self, request: Generate | Count | Embed) -> None:
@@ -150,7 +142,7 @@ class Worker:
 
     def _join_ready(self, now: int) -> None:
         for ready in self._intake.take_ready():
-            self._guard(ready.request.id, self._begin, ready, now)
+            self._guard.request(ready.request.id, self._begin, ready, now)
 
     def _begin(self, ready: Ready | ReadyVectors, now: int) -> None:
         if isinstance(ready, ReadyVectors):
@@ -229,26 +221,19 @@ class Worker:
 
     def _decode(self, plan: Step) -> DecodeOutcome:
         """Compute a batch; an error counts as one the model refuses, so that each of its requests is tried alone."""
-        try:
-            self._adapters.apply(self._context, plan.adapter)
-            outcome = self._context.decode(plan.rows)
-        except STOPS:
-            raise
-        except BaseException:
-            self._faults += 1
-            if self._faults == FAULTS_MAX:
-                raise
-            logger.exception("a batch of %d tokens was not computed", len(plan.rows))
-            return DecodeOutcome.REJECTED
-        self._faults = 0
-        return outcome
+        outcome = self._guard.batch(len(plan.rows), self._compute, plan)
+        return DecodeOutcome.REJECTED if outcome is None else outcome
+
+    def _compute(self, plan: Step) -> DecodeOutcome:
+        self._adapters.apply(self._context, plan.adapter)
+        return self._context.decode(plan.rows)
 
     def _sample(self, plan: Step, now: int) -> None:
         for sample in plan.samples:
             answer = self._answers.get(sample.job_id)
             if answer is None or not self._scheduler.wants(sample.job_id):
                 continue
-            self._guard(sample.job_id, self._draw_row, answer, sample, now)
+            self._guard.request(sample.job_id, self._draw_row, answer, sample, now)
 
     def _draw_row(self, answer: Answer, sample: Sample, now: int) -> None:
         logits = self._context.logits(sample.row)
@@ -285,7 +270,7 @@ class Worker:
         if cells == 0 or self._scheduler.embedding_turn(now, cells) is None:
             return False
         started = time.perf_counter_ns()
-        self._guard(self._embeddings.next_id, self._run_embedding)
+        self._guard.request(self._embeddings.next_id, self._run_embedding)
         elapsed = time.perf_counter_ns() - started
         self._scheduler.embedding_done(now + elapsed, elapsed)
         return True
@@ -303,7 +288,7 @@ class Worker:
             answer = self._answers.get(notice.job_id)
             if answer is not None:
                 began |= isinstance(notice, Started) and not notice.again and self._scheduler.wants(notice.job_id)
-                self._guard(notice.job_id, self._take_notice, notice, answer, now)
+                self._guard.request(notice.job_id, self._take_notice, notice, answer, now)
         return began
 
     def _take_notice(self, notice: Notice, answer: Answer, now: int) -> None:
@@ -364,20 +349,6 @@ class Worker:
     def _end(self, answer: Answer, now: int) -> None:
         self._answers.pop(answer.request.id, None)
         self._send(answer.finished(now, self._scheduler.load()))
-
-    def _guard(self, request_id: str, act: Callable[Given, None], *given: Given.args, **named: Given.kwargs) -> None:
-        """Do something for one request; an error nobody foresaw is the end of that request alone."""
-        try:
-            act(*given, **named)
-        except STOPS:
-            raise
-        except BaseException as error:  # noqa: BLE001 - see STOPS
-            self._fault(request_id, error)
-
-    def _fault(self, request_id: str, error: BaseException) -> None:
-        """An error nobody foresaw, while this request was served."""
-        logger.error("request %s failed", request_id, exc_info=error)
-        self._fail(request_id, f"an error inside the engine ({type(error).__name__})")
 
     def _fail(self, request_id: str, detail: str) -> None:
         """End a request wherever it stands, and give back what it holds."""

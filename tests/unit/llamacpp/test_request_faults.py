@@ -10,12 +10,12 @@ from saiserve.engines.llamacpp.answer import Answer
 from saiserve.engines.llamacpp.binding import LlamaContext
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler, Matcher
 from saiserve.engines.llamacpp.embedding import Pending
+from saiserve.engines.llamacpp.guard import FAULTS_MAX
 from saiserve.engines.llamacpp.intake import Intake
 from saiserve.engines.llamacpp.prompt_ends import PromptEnds
 from saiserve.engines.llamacpp.prompting import PromptReader
 from saiserve.engines.llamacpp.sampler import Sampler
 from saiserve.engines.llamacpp.vector_inputs import VectorInputs
-from saiserve.engines.llamacpp.worker import FAULTS_MAX
 from saiserve.engines.messages import Constraint, Count, Embed, Failed, FailureKind, Prompt, Sampling, Tokens
 from tests.unit.llamacpp.desk import Desk
 
