@@ -47,7 +47,7 @@ async def resolve(address: Address) -> tuple[Address, ...]:
             answers = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except trio.TooSlowError:
         raise ExchangeError(f"resolving {address.host!r} took more than {RESOLVE_DEADLINE_S:g} s") from None
-    except (OSError, UnicodeError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise ExchangeError(f"{address.host!r} cannot be resolved: {error}") from error
     found = dict.fromkeys(Address(str(answer[4][0]), address.port) for answer in answers)
     if not found:

@@ -20,6 +20,7 @@ from swimcluster.transport import ExchangeHandler
 from swimcluster.transport.framing import frame, read_frame
 from swimcluster.transport.resolve import resolve
 from swimcluster.transport.udp_datagrams import (
+    NO_ADDRESS,
     SEND_WAIT_S,
     UdpDatagrams,
     bind_host,
@@ -112,7 +113,7 @@ class UdpTransport(UdpDatagrams):
                 stream = await trio.open_tcp_stream(target.host, target.port)
         except trio.TooSlowError:
             raise ExchangeError(f"no connection to {target} within {CONNECT_DEADLINE_S:g} s") from None
-        except OSError as error:
+        except NO_ADDRESS as error:
             raise ExchangeError(f"no connection to {target}: {error}") from error
         try:
             await stream.send_all(request)

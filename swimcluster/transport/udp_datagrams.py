@@ -30,6 +30,8 @@ LISTEN_BACKLOG = 64
 SOURCES_MAX = 4096
 """Sources whose address is remembered as written."""
 IPV4_MAPPED = "::ffff:"
+NO_ADDRESS = (OSError, UnicodeError, OverflowError)
+"""What sockets raise for an address that cannot be: others choose what they advertise, a zone such as `::1%a..b` too."""
 
 
 @dataclass(slots=True)
@@ -105,14 +107,11 @@ class UdpDatagrams:
         return bool(sent)
 
     def _send_at_once(self, target: Address, data: bytes) -> bool | None:
-        host = target.host
-        if self._is_ipv6 and ":" not in host:
-            host = IPV4_MAPPED + host
         try:
-            self._sock.sendto(data, (host, target.port))
+            self._sock.sendto(data, socket_address(target.host, target.port, is_ipv6=self._is_ipv6))
         except BlockingIOError:
             return None
-        except OSError:
+        except NO_ADDRESS:
             self.counters.send_errors += 1
             return False
         return True
@@ -166,6 +165,22 @@ def readable_address(source: tuple[str | int, ...]) -> Address:
     return Address(host.removeprefix(IPV4_MAPPED) if "." in host else host, port)
 
 
+def socket_address(host: str, port: int, *, is_ipv6: bool) -> tuple[str, int] | tuple[str, int, int, int]:
+    """Return a literal as a socket takes it: Python passes over a zone in the text, so its number stands beside it.
+
+    Raises:
+        OSError: no interface has the zone's name.
+    """
+    if not is_ipv6:
+        return host, port
+    if ":" not in host:
+        return IPV4_MAPPED + host, port
+    literal, percent, zone = host.partition("%")
+    if not percent:
+        return host, port
+    return literal, port, 0, int(zone) if zone.isdecimal() else socket.if_nametoindex(zone)
+
+
 async def bind_host(bind: Address) -> str:
     """Return the literal to bind for a host as configured: every interface for an empty one.
 
@@ -193,7 +208,7 @@ def bind_socket(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if host == "::" else 1)
-        sock.bind((host, port))
+        sock.bind(socket_address(host, port, is_ipv6=family == socket.AF_INET6))
         if kind == socket.SOCK_STREAM:
             sock.listen(LISTEN_BACKLOG)
     except BaseException:

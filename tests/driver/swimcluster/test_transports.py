@@ -18,7 +18,7 @@ from swimcluster.transport import resolve as resolving
 from swimcluster.transport.framing import frame
 from swimcluster.transport.memory import MemoryNetwork
 from swimcluster.transport.udp import CONNECTIONS_PER_SOURCE_MAX, UdpTransport, open_udp_transport
-from swimcluster.transport.udp_datagrams import open_udp_datagrams
+from swimcluster.transport.udp_datagrams import open_udp_datagrams, socket_address
 
 LOOPBACK = Address("127.0.0.1", 0)
 Pair = Callable[[], AbstractAsyncContextManager[tuple[Transport, Transport]]]
@@ -314,3 +314,26 @@ async def test_memory_addresses_are_exclusive() -> None:
         with pytest.raises(ConfigError):
             async with network.open_transport(Address("a", 1)):
                 pass
+
+
+NO_PLACES = ["::1%a..b", "1::%" + "z" * 60, "fe80::1%\u00fc\u20ac", "fe80::1%99999999999999", "a\0b"]
+"""What a member may say of itself, or a program of a seed, and no socket takes."""
+
+
+@pytest.mark.parametrize("host", NO_PLACES)
+@pytest.mark.parametrize("bound", ["127.0.0.1", "::1"])
+async def test_an_address_that_cannot_be_is_a_failed_send_and_an_exchange_error(host: str, bound: str) -> None:
+    async with open_udp_transport(Address(bound, 0)) as transport:
+        assert not await transport.send(Address(host, 9), b"x")
+        with pytest.raises(ExchangeError):
+            await transport.exchange(Address(host, 9), b"x")
+
+
+async def test_a_zone_says_through_which_interface_a_datagram_goes() -> None:
+    index = socket.if_nametoindex("lo")
+    assert socket_address("fe80::1%lo", 9, is_ipv6=True) == ("fe80::1", 9, 0, index)
+    assert socket_address("fe80::1%7", 9, is_ipv6=True) == ("fe80::1", 9, 0, 7)
+    async with open_udp_datagrams(Address("::1", 0)) as datagrams:
+        # Loopback has no such address, and the zone must not be passed over in favour of an interface that may have.
+        assert not await datagrams.send(Address("fe80::1%no-such-zone", 9), b"x")
+        assert datagrams.counters.send_errors == 1
