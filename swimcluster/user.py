@@ -95,6 +95,9 @@ class UserMessages:
     def receive(self, now: int, packet: Packet, request: Request, binding: bytes) -> PendingReply | None:
         """Hand on a request and keep its exchange open."""
         core, config = self._core, self._core.config
+        if packet.instance == core.identity.instance:
+            core.statistics.dropped_own += 1  # Nobody asks itself: it was recorded, and no window holds own counters.
+            return None
         self._owed = {key: owed for key, owed in self._owed.items() if owed[1] > now}
         if len(self._owed) >= REQUESTS_MAX or len(request.payload) > config.request_bytes_max:
             core.statistics.dropped_full += 1

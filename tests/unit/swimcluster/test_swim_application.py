@@ -252,3 +252,15 @@ def test_events_nobody_takes_are_bounded_and_the_loss_is_told_with_a_snapshot():
     assert events[1] == UserMessage("b", b"4")
     assert swim.statistics().events_lost == 4
     assert swim.events() == []
+
+
+def test_a_recorded_request_sent_back_to_its_author_is_not_handed_to_its_program():
+    bench = Bench()
+    a, _ = bench.cluster(2)
+    bench.do(1, lambda swim, now: swim.request(now, "b", b"restart"))
+    recorded = bench.sent[-1][2].data
+    before = a.statistics().dropped_own
+    for _ in range(3):
+        assert a.exchange_received(bench.now, address(99), recorded) is None
+    assert not [event for event in a.events() if isinstance(event, RequestReceived)]
+    assert a.statistics().dropped_own >= before + 3
