@@ -18,6 +18,8 @@ DIALS_MAX = 4
 """Seeds tried at one time."""
 SEEDS_MAX = 1024
 """Seeds and remembered addresses kept; further ones are ignored."""
+JOINS_MAX = 256
+"""Explicit joins under way at one time; the oldest fails when there are more."""
 CHECKS_MAX = 256
 """Name checks remembered; the oldest makes room."""
 CHECK_HASTE = 5
@@ -83,6 +85,16 @@ class Seed:
         self._core.joiner.dial_ended(now, self)
 
 
+class AskedJoin:
+    """One explicit `join` that no seed has answered yet."""
+
+    def __init__(self, addresses: tuple[Address, ...], seeds: list[Seed]) -> None:
+        self.addresses = addresses
+        self.seeds = seeds
+        self.waiting = list(seeds)
+        """Those whose dial has not ended."""
+
+
 class Joiner:
     """Dials seeds, and answers those who dial."""
 
@@ -94,9 +106,8 @@ class Joiner:
         self._round_is_open = False
         self._timer: Timer = core.timers.set(core.now, self._round)
         self._has_told_joined = False
-        self._asked_for: tuple[Address, ...] = ()
-        self._asked: list[Seed] = []
-        """Seeds of an explicit `join` that nobody has answered yet; emptied by the first that lets this node in."""
+        self._asked: list[AskedJoin] = []
+        """Explicit joins; each ends with the first of its seeds that lets this node in, or with the last that does not."""
         self._checks: dict[tuple[str, bytes], tuple[HolderCheck, int]] = {}
 
     # Getting in -------------------------------------------------------------------------------------------------
@@ -119,24 +130,47 @@ class Joiner:
         return any(not seed.is_self for seed in self._seeds.values())
 
     def add(self, addresses: Sequence[Address], *, is_hint: bool) -> None:
-        """Remember addresses to dial; hints are dropped once this node has company."""
+        """Remember addresses to dial; hints are dropped once this node has company, and make room for seeds."""
         for address in addresses:
-            if len(self._seeds) < SEEDS_MAX and not address.is_unspecified:
-                seed = self._seeds.setdefault(address, Seed(self._core, address, is_hint=is_hint))
-                seed.is_hint = seed.is_hint and is_hint
+            if address.is_unspecified or (address not in self._seeds and not self._has_room(is_hint=is_hint)):
+                continue
+            seed = self._seeds.setdefault(address, Seed(self._core, address, is_hint=is_hint))
+            seed.is_hint = seed.is_hint and is_hint
+
+    def _has_room(self, *, is_hint: bool) -> bool:
+        if len(self._seeds) < SEEDS_MAX:
+            return True
+        hint = None if is_hint else next((seed for seed in self._seeds.values() if seed.is_hint), None)
+        if hint is not None:
+            del self._seeds[hint.address]
+        return hint is not None
 
     def join(self, now: int, seeds: Sequence[Address]) -> None:
         """Add seeds and dial these at once; Joined or JoinAttemptFailed says how it went."""
         self.add(seeds, is_hint=False)
         self._failures = 0
-        self._asked = [self._seeds[address] for address in dict.fromkeys(seeds) if address in self._seeds]
-        self._asked_for = tuple(seed.address for seed in self._asked)
+        addresses = tuple(dict.fromkeys(seeds))
+        call = AskedJoin(addresses, [self._seeds[address] for address in addresses if address in self._seeds])
+        if len(self._asked) >= JOINS_MAX:
+            self._fail(self._asked[0])
+        self._asked.append(call)
+        if not call.seeds or not self._core.is_active:
+            self._fail(call)
         self._dial_asked(now)
 
+    def _fail(self, call: AskedJoin) -> None:
+        self._asked.remove(call)
+        self._core.emit(JoinAttemptFailed(call.addresses, self._backoff_ns() / 1e9, is_explicit=True))
+
+    def give_up(self) -> None:
+        """This node leaves: nobody will be dialled any more."""
+        for call in tuple(self._asked):
+            self._fail(call)
+
     def _dial_asked(self, now: int) -> None:
-        open_dials = sum(seed.is_pending for seed in self._asked)
-        waiting = [seed for seed in self._asked if not seed.is_pending]
-        self._dial(now, waiting[: max(0, DIALS_MAX - open_dials)])
+        asked = dict.fromkeys(seed for call in self._asked for seed in call.waiting)
+        free = [seed for seed in asked if not seed.is_pending]
+        self._dial(now, free[: max(0, DIALS_MAX - (len(asked) - len(free)))])
 
     def _round(self, now: int) -> None:
         core, config = self._core, self._core.config
@@ -171,11 +205,11 @@ class Joiner:
     def dial_ended(self, now: int, seed: Seed) -> None:
         """See whether an explicit join or the round is over without company."""
         core = self._core
-        if seed in self._asked:
-            self._asked.remove(seed)
-            self._dial_asked(now)
-            if not self._asked:
-                core.emit(JoinAttemptFailed(self._asked_for, self._backoff_ns() / 1e9, is_explicit=True))
+        for call in [call for call in self._asked if seed in call.waiting]:
+            call.waiting.remove(seed)
+            if not call.waiting:
+                self._fail(call)
+        self._dial_asked(now)
         if not self._round_is_open or any(seed.is_pending for seed in self._seeds.values()):
             return
         self._round_is_open = False
@@ -194,10 +228,11 @@ class Joiner:
             core.set_status(JoinStatus.JOINED)
             core.synchronizer.joined(now)
         core.announce()
-        if not self._has_told_joined or seed in self._asked:
+        others = [call for call in self._asked if seed not in call.seeds]
+        if not self._has_told_joined or len(others) < len(self._asked):
             self._has_told_joined = True
             core.emit(Joined(seed.address))
-        self._asked = []
+        self._asked = others
 
     def found_member(self, now: int) -> None:
         """A member was verified, by whatever way: this node is in."""

@@ -80,6 +80,7 @@ class Leaver:
         if not core.is_active:
             return
         core.set_status(JoinStatus.LEAVING)
+        core.joiner.give_up()
         core.identity.change("left", has_left=True)
         core.packer.updates.put(core.identity.name, core.identity.left_bytes())
         self._members = frozenset(core.table.live)

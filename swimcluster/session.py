@@ -53,7 +53,7 @@ class _JoinCall:
         is_mine = (
             event.seed in self.seeds
             if isinstance(event, Joined)
-            else event.is_explicit and self.seeds.issuperset(event.seeds)
+            else event.is_explicit and self.seeds == frozenset(event.seeds)
         )
         if is_mine and self.outcome is None:
             self.outcome = event
@@ -212,7 +212,7 @@ class Session:
             self._joins.remove(call)
         if isinstance(call.outcome, Joined):
             return call.outcome.seed
-        tried = ", ".join(map(str, seeds))
+        tried = ", ".join(map(str, seeds)) or "no seed given"
         raise JoinError(f"{tried}: nobody let this node in; trying again in {call.outcome.retry_in_s:.1f} s")
 
     async def request(self, name: str, payload: bytes) -> bytes:
