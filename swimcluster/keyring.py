@@ -66,6 +66,11 @@ class Keyring:
             raise ConfigError(f"{KEYS_MAX} keys are installed already: remove one first")
         return self._add(key)
 
+    def remember(self, key: bytes) -> None:
+        """Verify with a further key whatever the number held: what is recorded may be signed with keys removed since."""
+        check_key(key)
+        self._add(key)
+
     def use(self, key_id: bytes) -> None:
         """Sign with an installed key."""
         self._require(key_id)

@@ -32,7 +32,10 @@ SEGMENTS: Final = 2
 @dataclass(slots=True)
 class _Segment:
     checkpoint: bytes
+    key_ids: tuple[bytes, ...]
+    """Keys held when the segment began, as at the checkpoint."""
     keyring: Keyring
+    """Those and all that were installed since: what tells which frames verified."""
     inputs: list[Input] = field(default_factory=list)
     bindings: dict[int, bytes] = field(default_factory=dict)
     bytes: int = 0
@@ -54,7 +57,7 @@ class FlightRecorder:
         if len(segment.inputs) >= self._inputs_max or segment.bytes >= self._bytes_max:
             segment = self._begin_segment()
         if call == "install_key":
-            segment.keyring.install(arguments[0])
+            segment.keyring.remember(arguments[0])
             arguments = (Keyring.key_id(arguments[0]),)
         elif call == "exchange_replied":
             pending = self._machine.core.exchanges.get(arguments[0])
@@ -70,7 +73,7 @@ class FlightRecorder:
         records = [
             SegmentRecord(
                 segment.checkpoint,
-                segment.keyring.ids(),
+                segment.key_ids,
                 segment.keyring.is_secret,
                 [
                     resign_input(segment.keyring, item, segment.bindings.get(place, b""))
@@ -98,6 +101,7 @@ class FlightRecorder:
 
     def _begin_segment(self) -> _Segment:
         # The keyring is copied, as a key removed later is still needed to tell which frames verified.
-        segment = _Segment(save_checkpoint(self._machine), copy.deepcopy(self._machine.keyring))
+        keyring = self._machine.keyring
+        segment = _Segment(save_checkpoint(self._machine), keyring.ids(), copy.deepcopy(keyring))
         self._segments.append(segment)
         return segment

@@ -8,7 +8,9 @@ from __future__ import annotations
 from blake3 import blake3
 
 from swimcluster.config import FRAME_OVERHEAD_BYTES
+from swimcluster.config_checks import KEYS_MAX
 from swimcluster.dump_file import Input
+from swimcluster.errors import ConfigError
 from swimcluster.keyring import Keyring
 from swimcluster.mac import (
     HELLO_MAGIC,
@@ -73,6 +75,8 @@ class ReplayKeyring(Keyring):
             self.signing_id = ids[0]
 
     def install(self, key: bytes) -> bytes:
-        """Accept a further key by its id."""
+        """Accept a further key by its id, or refuse it as the recorded machine did."""
+        if not self.is_secret or (key not in self._macs and len(self._macs) >= KEYS_MAX):
+            raise ConfigError("the recorded machine refused this key")
         self._macs[key] = substitute_key(key)
         return key

@@ -16,6 +16,7 @@ from memory_clusters import KEY, MemoryNetwork, config, member
 
 from swimcluster import Address, Cluster, ConfigError, DecodeError, MemberDied, MetadataChanged, Swim
 from swimcluster.checkpoint import load_checkpoint
+from swimcluster.config_checks import KEYS_MAX
 from swimcluster.dump_file import Dump, decode_dump, encode_dump
 from swimcluster.keyring import Keyring
 from swimcluster.replay import differences, main, replay, restore
@@ -78,6 +79,22 @@ async def test_a_replay_ends_where_the_member_was_and_is_faithful_at_every_check
         else:
             assert len(dump.segments) == 2
             assert len(steps) <= 2 * inputs_max
+
+
+@pytest.mark.autojump
+async def test_keys_may_come_and_go_while_recorded_and_a_replay_holds_each_in_its_time(tmp_path: Path) -> None:
+    keys = [bytes([number]) * 16 for number in range(1, 7)]
+    async with member(MemoryNetwork(), "a", keys=keys[:KEYS_MAX]) as a:
+        with pytest.raises(ConfigError):
+            a.keyring.install(keys[4])
+        for key in keys[4:]:
+            a.keyring.remove(a.keyring.ids[-1])
+            a.keyring.install(key)
+        path = tmp_path / "a.flight"
+        a.write_recording(path)
+        steps = list(replay(decode_dump(path.read_bytes())))
+        assert [fault for step in steps for fault in step.faults] == []
+        assert differences(steps[-1].machine, a.machine) == []
 
 
 @pytest.mark.autojump
