@@ -6,20 +6,11 @@ Rules P1 to P12 of docs/protocol.md. Everything that changes another member's st
 from __future__ import annotations
 
 from swimcluster.address import Address
+from swimcluster.changes import told_by
 from swimcluster.codec import encode_message
 from swimcluster.core import Core
-from swimcluster.events import (
-    MemberAlive,
-    MemberDied,
-    MemberJoined,
-    MemberLeft,
-    MemberMoved,
-    MemberRestarted,
-    MemberSuspected,
-    MetadataChanged,
-    NameConflict,
-)
-from swimcluster.member import Claim, Member, MemberState, overrides
+from swimcluster.events import MemberAlive, NameConflict
+from swimcluster.member import Claim, MemberState, overrides
 from swimcluster.membership import Entry
 from swimcluster.messages import Alive, Dead, Left, Packet, Suspect
 from swimcluster.suspicion import Suspicion
@@ -61,7 +52,7 @@ class News:
             return
         if claim[:3] == entry.payload_at and message != entry.alive:
             self._tell_of_other_words(now, entry, message)
-        is_newer_payload = (claim.epoch, claim.instance, claim.incarnation) > entry.payload_at
+        is_newer_payload = claim[:3] > entry.payload_at
         is_newer_claim = overrides(claim, entry.claim)
         if is_newer_claim or (is_newer_payload and claim.life == entry.claim.life):
             payload = (message, address) if is_newer_payload else None
@@ -156,50 +147,27 @@ class News:
     ) -> None:
         """Replace what is held about a member and do what follows: suspicion, events, probe order."""
         core = self._core
-        previous = entry.member(now)
-        old_metadata, old_claim, was_live = entry.metadata, entry.claim, entry.is_live
+        before, held = entry.member(now), entry.claim
         core.table.change(now, entry, claim, payload, cause)
-        has_refuted = old_claim.state is SUSPECT and claim.state is ALIVE
-        if claim.state is not SUSPECT or claim[:3] != old_claim[:3]:
+        if claim.state is not SUSPECT:
             entry.suspicion = None
-        if claim.state is SUSPECT and entry.suspicion is None:
+        elif entry.suspicion is None or claim[:3] != held[:3]:
             self._begin_suspicion(now, entry, accuser)
-        if entry.is_live and not was_live:
+        if before.state.is_gone and entry.is_live:
             core.prober.add(entry.name)
-            core.emit(MemberJoined(entry.member(now)))
-        elif was_live and not entry.is_live:
-            core.emit((MemberLeft if claim.state is LEFT else MemberDied)(entry.member(now)))
-            if not core.table.live:
-                core.joiner.lost_all(now)
-        elif was_live:
-            self._emit_change(now, entry, previous)
-        if has_refuted and claim.life == old_claim.life:
-            core.statistics.refuted += 1
-            core.emit(MemberAlive(entry.member(now)))
-        if claim.state is SUSPECT and (old_claim.state is not SUSPECT or claim[:3] != old_claim[:3]):
-            core.emit(MemberSuspected(entry.member(now), accuser))
-        if was_live and entry.is_live and old_metadata != entry.metadata and claim.life == old_claim.life:
-            core.emit(MetadataChanged(entry.member(now)))
-        if not was_live and claim.state is LEFT and old_claim.state is DEAD:
-            core.emit(MemberLeft(entry.member(now)))
-        self._expire_after_suspicion_off(now, entry)
-
-    def _emit_change(self, now: int, entry: Entry, previous: Member) -> None:
-        if entry.claim.instance != previous.instance:
-            self._core.emit(MemberRestarted(entry.member(now), previous))
-        elif entry.address != previous.address:
-            self._core.emit(MemberMoved(entry.member(now), previous))
+        for event in told_by(before, entry.member(now), accuser):
+            core.statistics.refuted += isinstance(event, MemberAlive)
+            core.emit(event)
+        if not core.table.live and not before.state.is_gone:
+            core.joiner.lost_all(now)
+        if entry.suspicion is not None and entry.suspicion.deadline <= now:
+            self._suspicion_ran_out(now, entry, entry.suspicion)  # Suspicion is turned off: dead at once.
 
     def _begin_suspicion(self, now: int, entry: Entry, accuser: str) -> None:
         core = self._core
         core.statistics.suspicions += 1
         entry.suspicion = Suspicion(core.config, now=now, members=core.table.count, accuser=accuser)
         core.timers.set(entry.suspicion.deadline, self._suspicion_ran_out, entry, entry.suspicion)
-
-    def _expire_after_suspicion_off(self, now: int, entry: Entry) -> None:
-        suspicion = entry.suspicion
-        if suspicion is not None and suspicion.deadline <= now:
-            self._suspicion_ran_out(now, entry, suspicion)
 
     def _confirm(self, now: int, entry: Entry, accuser: str) -> None:
         suspicion = entry.suspicion
