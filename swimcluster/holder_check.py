@@ -7,7 +7,7 @@ from collections.abc import Callable
 from swimcluster.address import Address
 from swimcluster.codec import encode_message
 from swimcluster.core import Core
-from swimcluster.messages import Packet, Ping, PingReq
+from swimcluster.messages import Packet, Ping
 
 CHECK_MAX_S = 3.0
 """A joiner's wait has this bound, whatever local health says; a longer probe time-out is waited for once."""
@@ -34,16 +34,13 @@ class HolderCheck:
         core, config = self._core, self._core.config
         core.statistics.name_checks += 1
         ping = encode_message(Ping(self._sequence, self.name, self.instance))
-        request = PingReq(self._sequence, self.name, self.instance, self.address.host, self.address.port)
         # A probe interval rather than a time-out: taking a live holder's name is worse than a second more.
         timeout = config.ns(config.probe_timeout_s)
         wait = min(core.health.scale(core.probe_interval_ns), max(timeout, config.ns(CHECK_MAX_S)))
         self._heard_counts_from = now + timeout // 2
         core.send(self.address, ping)
         core.exchange(self.address, [ping], self, wait)
-        for relay in core.some_live(config.indirect_probes, but=self.name):
-            self._relays.append(relay.name)
-            core.send(relay.address, encode_message(request))
+        self._relays = core.relays.ask(self._sequence, self.name, self.instance, self.address)
         core.timers.set(now + wait, self._ran_out)
 
     def acked(self, now: int, packet: Packet) -> None:

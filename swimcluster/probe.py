@@ -13,7 +13,7 @@ from swimcluster.core import Core
 from swimcluster.events import ReachabilityChanged
 from swimcluster.member import Reachability
 from swimcluster.membership import Entry
-from swimcluster.messages import Packet, Ping, PingReq
+from swimcluster.messages import Packet, Ping
 from swimcluster.suspicion import maximum_ns
 from swimcluster.timers import Timer
 
@@ -62,11 +62,7 @@ class Probe:
         if self.is_over or self.has_asked or not core.is_active:
             return
         self.has_asked = True
-        request = PingReq(self.sequence, entry.name, self.instance, self.address.host, self.address.port)
-        encoded = encode_message(request)
-        for relay in core.some_live(config.indirect_probes, but=entry.name):
-            self.relays.append(relay.name)
-            core.send(relay.address, encoded)
+        self.relays = core.relays.ask(self.sequence, entry.name, self.instance, self.address)
         if config.exchange_probe:
             ping = encode_message(Ping(self.sequence, entry.name, self.instance))
             timeout = max(config.ns(config.probe_interval_s - config.probe_timeout_s), 1)

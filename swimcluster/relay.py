@@ -1,4 +1,4 @@
-"""Pinging for others: the relay's side of an indirect probe (SWIM §3.1; nacks from Lifeguard; rule P12)."""
+"""Indirect probes: asking others to ping, and pinging for others (SWIM §3.1; nacks from Lifeguard; rule P12)."""
 
 from __future__ import annotations
 
@@ -48,11 +48,19 @@ class Relay:
 
 
 class Relays:
-    """All pings made for others."""
+    """All pings made for others, and requests for such."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
         self._count = 0
+
+    def ask(self, sequence: int, name: str, instance: bytes, target: Address) -> list[str]:
+        """Ask some live members to ping a process, and return who was asked: nobody else can vouch for it."""
+        request = encode_message(PingReq(sequence, name, instance, target.host, target.port))
+        asked = self.core.some_live(self.core.config.indirect_probes, but=name)
+        for member in asked:
+            self.core.send(member.address, request)
+        return [member.name for member in asked]
 
     def on_ping_req(self, now: int, packet: Packet, request: PingReq, *, synced: bool) -> None:
         """Ping the target for the sender."""

@@ -9,7 +9,7 @@ from swimcluster.core import Core
 from swimcluster.events import MemberJoined
 from swimcluster.member import Claim, MemberState, Reachability
 from swimcluster.membership import Entry
-from swimcluster.messages import Alive, Packet, Ping, PingReq
+from swimcluster.messages import Alive, Packet, Ping
 from swimcluster.probe import observe_rtt
 from swimcluster.transitions import Record, Transition
 
@@ -67,10 +67,7 @@ class Candidate:
         if self.sequence != sequence or not core.is_active:
             return
         ping = encode_message(Ping(sequence, self.alive.name, self.alive.instance))
-        request = PingReq(sequence, self.alive.name, self.alive.instance, self.address.host, self.address.port)
-        for relay in core.some_live(config.indirect_probes):
-            self.relays.append(relay.name)
-            core.send(relay.address, encode_message(request))
+        self.relays = core.relays.ask(sequence, self.alive.name, self.alive.instance, self.address)
         rest = config.ns(config.probe_interval_s - config.probe_timeout_s)
         if config.exchange_probe:
             core.exchange(self.address, [ping], self, rest)
