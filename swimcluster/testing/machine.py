@@ -1,8 +1,7 @@
 """What the simulator asks of a machine: time and bytes in, bytes and events out.
 
-`swimcluster.swim.Swim` is one; any sans-I/O state machine with these few methods is another. Only the first three
-methods are needed by a machine that sends datagrams alone: `Machine` is the small protocol, `ExchangeMachine` adds
-requests with replies.
+`swimcluster.swim.Swim` is one; any sans-I/O state machine with these few methods is another. `Machine` is all that one
+needs which sends datagrams alone; `ExchangeMachine` adds requests with replies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A network that can be told how to misbehave: latency, loss, bursts, cuts, and what else real ones do.
+"""A network that can be told how to misbehave; `trouble.py` has the words for it.
 
 The network knows nodes by name and addresses by who is bound to them. It decides what becomes of each datagram and
 each exchange; the world does the delivering. All chance comes from streams forked per sender, so that one node's
@@ -11,14 +11,28 @@ import random
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from swimcluster.address import Address
 from swimcluster.testing.randomness import fork
+from swimcluster.testing.trouble import LAN, Burst, Constant, Latency, LogNormal, Trouble, Uniform
+from swimcluster.testing.virtual_time import MILLISECOND, SECOND
 
-MICROSECOND = 1_000
-MILLISECOND = 1_000_000
-SECOND = 1_000_000_000
+__all__ = [
+    "LAN",
+    "MILLISECOND",
+    "SECOND",
+    "Burst",
+    "Constant",
+    "Latency",
+    "LogNormal",
+    "Network",
+    "Path",
+    "Recorded",
+    "Trouble",
+    "Uniform",
+    "flip",
+]
+
 RECORDED_MAX = 4096
 """Datagrams, requests and replies kept for later replay, unless told otherwise; the oldest go first."""
 RETRANSMIT_NS = 200 * MILLISECOND
@@ -26,98 +40,6 @@ RETRANSMIT_NS = 200 * MILLISECOND
 RETRANSMITS_MAX = 6
 QUEUE_NS = 250 * MILLISECOND
 """How long a datagram may wait before a path of limited bandwidth, as in a router's buffer."""
-
-
-class Latency(Protocol):
-    """One-way delay of one packet."""
-
-    def draw(self, rng: random.Random) -> int:
-        """A delay in nanoseconds, above zero."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """Always the same delay."""
-
-    ns: int
-
-    def draw(self, rng: random.Random) -> int:
-        """Return the delay; draws nothing."""
-        return self.ns
-
-
-@dataclass(frozen=True, slots=True)
-class Uniform:
-    """Any delay from `low_ns` up to `high_ns`, equally likely."""
-
-    low_ns: int
-    high_ns: int
-
-    def draw(self, rng: random.Random) -> int:
-        """Draw one delay."""
-        return self.low_ns + int((self.high_ns - self.low_ns) * rng.random())
-
-
-@dataclass(frozen=True, slots=True)
-class LogNormal:
-    """A long tail: half of the delays are below `median_ns`; `sigma` 0.5 puts 1 % above 3.2 medians."""
-
-    median_ns: int
-    sigma: float = 0.5
-    cap_ns: int = 10 * SECOND
-
-    def draw(self, rng: random.Random) -> int:
-        """Draw one delay."""
-        return min(self.cap_ns, max(1, int(self.median_ns * rng.lognormvariate(0.0, self.sigma))))
-
-
-@dataclass(frozen=True, slots=True)
-class Burst:
-    """Gilbert–Elliott loss: two states per link, changed packet by packet."""
-
-    enter: float
-    """Chance per packet that a good link turns bad."""
-    leave: float
-    """Chance per packet that a bad link turns good."""
-    loss: float = 1.0
-    """Loss while bad."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """What is wrong on the paths from `sources` to `destinations` (None: from or to everybody).
-
-    Several at once add up: losses are independent, delays sum, the smallest MTU rules.
-    """
-
-    sources: frozenset[str] | None = None
-    destinations: frozenset[str] | None = None
-    cut_datagrams: bool = False
-    cut_exchanges: bool = False
-    loss: float = 0.0
-    burst: Burst | None = None
-    latency: Latency | None = None
-    duplicate: float = 0.0
-    reorder: float = 0.0
-    """Chance that a packet is held back long enough for later ones to overtake it."""
-    reorder_ns: int = 50 * MILLISECOND
-    corrupt: float = 0.0
-    """Chance that one to three bits of a datagram are flipped."""
-    mtu: int | None = None
-    """Longer datagrams vanish."""
-    exchange_delay_ns: int = 0
-    """Added to the reply of every exchange."""
-    half_open: float = 0.0
-    """Chance that an exchange is accepted and never answered."""
-    bytes_per_s: int | None = None
-    """Bandwidth of each path for datagrams; what waits for longer than `QUEUE_NS` is dropped."""
-
-    def covers(self, source: str, destination: str) -> bool:
-        """Whether it lies on this path."""
-        return (self.sources is None or source in self.sources) and (
-            self.destinations is None or destination in self.destinations
-        )
 
 
 @dataclass(slots=True)
@@ -205,10 +127,6 @@ class Recorded:
     data: bytes
     kind: str = "datagram"
     """datagram, request or reply."""
-
-
-LAN = Uniform(150 * MICROSECOND, 850 * MICROSECOND)
-"""One-way delay inside a room: mean 0.5 ms."""
 
 
 class Network:

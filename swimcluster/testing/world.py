@@ -1,4 +1,4 @@
-"""A world in virtual time: nodes, a network between them, and one heap of what happens next.
+"""A world in virtual time: nodes, and a network between them.
 
 A run is a function of its seed and what is asked of it: no wall clock, no threads, no event loop, no order of sets or
 hashes. `World.digest()` is equal for equal runs, in every interpreter and under every PYTHONHASHSEED.
@@ -7,7 +7,6 @@ hashes. `World.digest()` is equal for equal runs, in every interpreter and under
 from __future__ import annotations
 
 import hashlib
-import heapq
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,6 +17,7 @@ from swimcluster.testing.network import SECOND, Network, Recorded
 from swimcluster.testing.node import INBOX_MAX, Input, Node
 from swimcluster.testing.observer import Observer
 from swimcluster.testing.randomness import fork
+from swimcluster.testing.virtual_time import VirtualTime
 
 SPINS_MAX = 1000
 """Wakes in a row at one time after which a machine is called stuck."""
@@ -30,21 +30,19 @@ class StuckError(Exception):
     """A machine asks to be woken now, again and again."""
 
 
-class World:
+class World(VirtualTime):
     """Runs machines against each other in virtual time. Times are nanoseconds since the world began."""
 
     def __init__(
         self, *, seed: int, network: Network | None = None, observers: Iterable[Observer] = (), drift_ppm: int = 0
     ) -> None:
+        super().__init__()
         self.seed = seed
-        self.now = 0
         self.network = Network(seed=seed) if network is None else network
         self.nodes: dict[str, Node] = {}
         self._observers: list[Observer] = []
         self.steps = 0
         self.drift_ppm = drift_ppm
-        self._heap: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
-        self._sequence = 0
         self._hash = hashlib.blake2b(digest_size=16)
         self._clocks = fork(seed, "clocks")
         self._exchanges = Exchanges(self)
@@ -79,37 +77,7 @@ class World:
         self._on_booted, self._on_stopped, self._on_noted = those("booted"), those("stopped"), those("noted")
         self._on_received, self._on_advanced, self._on_stepped = those("received"), those("advanced"), those("stepped")
 
-    # Scheduling
-
-    def at(self, time_ns: int, action: Callable[..., object], *arguments: Any) -> None:
-        """Call `action(*arguments)` at `time_ns`, or now when that has passed."""
-        self._sequence += 1
-        heapq.heappush(self._heap, (max(time_ns, self.now), self._sequence, action, arguments))
-
-    def after(self, delay_ns: int, action: Callable[..., object], *arguments: Any) -> None:
-        """Call `action(*arguments)` in `delay_ns`."""
-        self.at(self.now + delay_ns, action, *arguments)
-
-    def run_until(self, time_ns: int) -> None:
-        """Let everything happen up to and including `time_ns`."""
-        heap = self._heap
-        while heap and heap[0][0] <= time_ns:
-            self.now, _, action, arguments = heapq.heappop(heap)
-            action(*arguments)
-        self.now = max(self.now, time_ns)
-
-    def run_for(self, seconds: float) -> None:
-        """Let `seconds` of virtual time pass."""
-        self.run_until(self.now + round(seconds * SECOND))
-
-    def run_while(self, going: Callable[[], bool], *, limit_s: float, every_s: float = 0.1) -> bool:
-        """Run until `going()` is false, looked at each `every_s`; False when the limit came first."""
-        end = self.now + round(limit_s * SECOND)
-        while going():
-            if self.now >= end:
-                return False
-            self.run_until(min(end, self.now + round(every_s * SECOND)))
-        return True
+    # The record
 
     def digest(self) -> str:
         """A hash over every input to every machine so far, with its time."""
