@@ -80,11 +80,6 @@ def infection_delay(n: int) -> float:
     return EULER / (2 - 1 / n)
 
 
-def suspicion_min_s(n: int, mult: float, interval_s: float) -> float:
-    """Least suspicion time: mult · max(1, log₁₀ n) · probe interval (Lifeguard's α)."""
-    return mult * max(1.0, math.log10(max(1, n))) * interval_s
-
-
 def mean_and_error(values: list[float]) -> tuple[float, float]:
     """Mean and its standard error."""
     n = len(values)

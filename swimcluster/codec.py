@@ -15,6 +15,7 @@ from swimcluster.address import Address
 from swimcluster.config import Config
 from swimcluster.config_checks import KEYS_MAX
 from swimcluster.errors import DecodeError
+from swimcluster.keyring import KEY_ID_BYTES
 from swimcluster.messages import (
     Ack,
     Alive,
@@ -41,7 +42,6 @@ EPOCH_MAX = 2**62
 """Highest epoch on the wire; outliving never reaches it by honest use."""
 INCARNATION_MAX = 2**62
 INSTANCE_BYTES = 8
-KEY_ID_BYTES = 4
 REMEMBERED = 4096
 """Addresses, senders and news remembered by their bytes, each; then they are forgotten together."""
 SMALL_BYTES = 4096
@@ -124,6 +124,11 @@ def encode_body(envelope: bytes, messages: Sequence[bytes]) -> bytes:
     else:
         header = b"\xdd" + count.to_bytes(4, "big")
     return b"".join((envelope, header, *messages))
+
+
+def split_key_ids(joined: bytes) -> tuple[bytes, ...]:
+    """Return the key ids that travel as one binary."""
+    return tuple(joined[i : i + KEY_ID_BYTES] for i in range(0, len(joined), KEY_ID_BYTES))
 
 
 class Sender(NamedTuple):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgpack
 from blake3 import blake3
 
-from swimcluster.codec import pack
+from swimcluster.codec import pack, split_key_ids
 from swimcluster.config import FRAME_OVERHEAD_BYTES
 from swimcluster.config_checks import CLUSTER_BYTES_MAX, KEYS_MAX
 from swimcluster.errors import DecodeError
@@ -140,4 +140,4 @@ def split_hello(magic: bytes, data: bytes) -> tuple[Hello, bytes]:
     cluster, ids = content
     if type(cluster) is not str or type(ids) is not bytes or len(ids) % KEY_ID_BYTES:
         raise RejectedError("dropped_malformed")
-    return Hello(VERSION, cluster, tuple(ids[i : i + 4] for i in range(0, len(ids), KEY_ID_BYTES))), data[end:]
+    return Hello(VERSION, cluster, split_key_ids(ids)), data[end:]

@@ -19,7 +19,6 @@ class Entry:
         "address",
         "alive",
         "alive_bytes",
-        "asked_at",
         "claim",
         "heard_at",
         "key_ids",
@@ -45,7 +44,6 @@ class Entry:
         self.reset_opinions()
         self.heard_at: int | None = None
         self.told_at: int | None = None
-        self.asked_at: int | None = None
 
     def adopt_payload(self, alive: Alive, address: Address) -> None:
         """Take what the member says of itself: address, metadata, key ids."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from swimcluster.checkpoint import load_checkpoint
+from swimcluster.config import NS_PER_S
 from swimcluster.dump_file import Dump, Input, SegmentRecord, decode_dump
 from swimcluster.errors import DecodeError, SwimclusterError
 from swimcluster.events import Event
@@ -47,7 +48,6 @@ CALLS: Final = frozenset(
     ]
 )
 """The machine's inputs and commands; a dump that calls anything else is refused."""
-NS_PER_S: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import trio
 from blake3 import blake3
 
 from swimcluster.address import Address
+from swimcluster.codec import EPOCH_MAX
 from swimcluster.member import MemberState
 from swimcluster.snapshot import KnownAddress, Snapshot, load_snapshot, store_snapshot
 from swimcluster.swim import Swim
@@ -23,7 +24,6 @@ WRITE_INTERVAL_S = 5.0
 """Least time between two writes."""
 FINAL_WRITE_S = 2.0
 """Longest wait for the last write when the cluster closes."""
-EPOCH_MAX = 1 << 62
 READABLE_NAME_CHARACTERS = 80
 
 

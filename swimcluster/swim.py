@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from swimcluster.address import Address
+from swimcluster.codec import split_key_ids
 from swimcluster.config import Config
 from swimcluster.config_checks import check_advertise
 from swimcluster.core import Core, RandomSource
@@ -281,7 +282,7 @@ class Swim:
         core = self.core
         holders = {entry.name: entry.key_ids for entry in core.table.sorted_live()}
         holders[core.identity.name] = core.held_key_ids()
-        having = tuple(sorted(name for name, ids in holders.items() if key_id in _split(ids)))
+        having = tuple(sorted(name for name, ids in holders.items() if key_id in split_key_ids(ids)))
         return having, tuple(sorted(name for name in holders if name not in having))
 
     # Views ------------------------------------------------------------------------------------------------------
@@ -382,7 +383,3 @@ class Swim:
         if held != core.identity.key_ids and core.is_active:
             core.identity.change("keys", incarnation=core.identity.incarnation + 1, key_ids=held)
             core.announce()
-
-
-def _split(key_ids: bytes) -> set[bytes]:
-    return {key_ids[i : i + 4] for i in range(0, len(key_ids), 4)}

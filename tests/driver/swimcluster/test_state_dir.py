@@ -12,8 +12,9 @@ from memory_clusters import KEY, MemoryNetwork
 
 from swimcluster import Address, Cluster, Config, MemberState, Snapshot, SnapshotFault, open_cluster
 from swimcluster import snapshot as snapshot_module
+from swimcluster.codec import EPOCH_MAX
 from swimcluster.snapshot import load_snapshot, store_snapshot
-from swimcluster.state_file import EPOCH_MAX, next_epoch, snapshot_path
+from swimcluster.state_file import next_epoch, snapshot_path
 
 
 @asynccontextmanager
