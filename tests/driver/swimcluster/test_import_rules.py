@@ -18,6 +18,7 @@ MODULES = {
     if path.name != "__init__.py"
 }
 DEPENDENCIES = {"trio", "msgpack", "blake3"}
+LINES_MAX = 400
 WORLD = {
     "asyncio",
     "io",
@@ -27,6 +28,7 @@ WORLD = {
     "secrets",
     "select",
     "socket",
+    "ssl",
     "subprocess",
     "threading",
     "time",
@@ -59,6 +61,11 @@ def test_the_machine_knows_no_socket_clock_chance_or_loop(module: str) -> None:
     names = imported(MODULES[module])
     assert not {name.split(".")[0] for name in names} & WORLD
     assert not names & OUTSIDE, "the machine does not import the driver; a checkpoint may name its modules only"
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_files_stay_readable(module: str) -> None:
+    assert len(MODULES[module].read_text().splitlines()) <= LINES_MAX
 
 
 def test_the_names_that_are_outside_the_machine_exist() -> None:
