@@ -30,6 +30,8 @@ class ErrorKind(enum.Enum):
     METHOD_NOT_ALLOWED = "method_not_allowed"
     BODY_TOO_LARGE = "body_too_large"
     BODY_TOO_SLOW = "body_too_slow"
+    HEAD_TOO_LARGE = "head_too_large"
+    VERSION_NOT_SPOKEN = "version_not_spoken"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     UPGRADE_REQUIRED = "upgrade_required"
     RATE_LIMITED = "rate_limited"
@@ -75,6 +77,12 @@ ERRORS: dict[ErrorKind, ErrorRow] = {
         Fault.CLIENT, 413, "invalid_request_error", "request_too_large", "request_too_large"
     ),
     ErrorKind.BODY_TOO_SLOW: ErrorRow(Fault.CLIENT, 408, "invalid_request_error", "request_timeout", "timeout_error"),
+    ErrorKind.HEAD_TOO_LARGE: ErrorRow(
+        Fault.CLIENT, 431, "invalid_request_error", "request_header_fields_too_large", "request_too_large"
+    ),
+    ErrorKind.VERSION_NOT_SPOKEN: ErrorRow(
+        Fault.CLIENT, 505, "invalid_request_error", "http_version_not_supported", "invalid_request_error"
+    ),
     ErrorKind.UNSUPPORTED_MEDIA_TYPE: ErrorRow(
         Fault.CLIENT, 415, "invalid_request_error", "unsupported_media_type", "invalid_request_error"
     ),

@@ -1,10 +1,11 @@
 """Connections of the node's port: hypercorn's HTTP/1.1 on trio, with what strangers may do to one kept inside it.
 
-Four things differ from hypercorn's own server. A fault in one connection ends that connection and not the process.
+Five things differ from hypercorn's own server. A fault in one connection ends that connection and not the process.
 HTTP/2 is not spoken, asked for or assumed: nobody here needs it, and it is a second parser for strangers' bytes. And a
 connection is read on while its request is answered, also when more bytes follow the request (pipelining, or the CRLF
 that some clients append): the end of the connection is seen at once, which is how clients call work off. And what
-hypercorn reads otherwise than RFC 9112 says, absolute targets and half handshakes, is made plain before it sees it.
+hypercorn reads otherwise than RFC 9112 says, absolute targets and half handshakes, is made plain before it sees it. What
+is no request at all is told what is wrong with it, in the words of every other error (http_faults.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from secrets import token_hex
 from typing import Any, Final
 
 import h11
@@ -32,6 +34,9 @@ from hypercorn.typing import ConnectionState, LifespanState
 from hypercorn.utils import parse_socket_addr, wrap_app
 
 from saiserve import limits
+from saiserve.api.errors import ErrorStyle, error_body
+from saiserve.errors import ApiError
+from saiserve.http_faults import parser_fault, two_lengths_fault, version_fault
 from swimcluster.nursery import open_plain_nursery
 
 log = logging.getLogger(__name__)
@@ -116,6 +121,8 @@ async def _serve_one(app: Any, config: Config, context: WorkerContext, stream: t
 class _Connection(TCPServer):  # type: ignore[misc]
     """One connection."""
 
+    _reading: trio.CancelScope
+
     async def run(self) -> None:
         """Speak HTTP/1.1 until either side ends the connection."""
         try:
@@ -150,6 +157,8 @@ class _Connection(TCPServer):  # type: ignore[misc]
             event = RawData(event.data[sent:])
         if isinstance(event, RawData):
             await self._send_all(event.data)
+        elif isinstance(event, Closed) and self.protocol.has_refused:
+            await self._close_behind_an_answer()
         else:
             await super().protocol_send(event)
 
@@ -166,42 +175,105 @@ class _Connection(TCPServer):  # type: ignore[misc]
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 await self.protocol.handle(Closed())
 
+    async def _close_behind_an_answer(self) -> None:
+        """Say that nothing follows, and for a moment read off what the client still sends.
+
+        A socket closed over bytes that nobody read resets its connection, and the client may lose the answer that says
+        what is wrong with them (RFC 9112 §9.6).
+        """
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+            await self.stream.send_eof()
+        await self.protocol.handle(Closed())
+        self._reading.deadline = trio.current_time() + limits.UNREAD_BODY_S
+
     async def _read_data(self) -> None:
         """Read to the end, whether or not what was read can be taken yet."""
         put, pieces = trio.open_memory_channel[bytes](READ_AHEAD_PIECES)
         async with open_plain_nursery() as nursery:
+            self._reading = nursery.cancel_scope
             nursery.start_soon(self._take, pieces)
             with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
                 while data := await self.stream.receive_some(RECEIVE_BYTES):
                     await put.send(bytes(data))
             nursery.cancel_scope.cancel()
         await self.protocol.handle(Closed())
+        if self.protocol.has_refused:
+            await self.idle_task.stop()
 
     async def _take(self, pieces: trio.MemoryReceiveChannel[bytes]) -> None:
         async for data in pieces:
-            await self.protocol.handle(RawData(data))
+            if not self.protocol.has_refused:
+                await self.protocol.handle(RawData(data))
+
+
+class _Parser(h11.Connection):
+    """A parser that keeps the words of its last error."""
+
+    words = ""
+
+    def next_event(self) -> Any:
+        """Return the next event of what was received."""
+        try:
+            return super().next_event()
+        except h11.RemoteProtocolError as error:
+            self.words = str(error)
+            raise
 
 
 class _Http1(H11Protocol):  # type: ignore[misc]
-    """HTTP/1.1 that stays it."""
+    """HTTP/1.1 that stays it, and says why when it is none.
+
+    hypercorn has no hook for that: it catches the parser's error by itself and sends a status with an empty body. The
+    least that changes it is to replace the one method that sends it, and to have the parser keep its words, because only
+    the status is given on. Its loop stays its own.
+    """
+
+    has_refused = False
+    """What came was no request; the connection ends, and what else comes is not read as one."""
+    _is_head = False
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._parser = _Parser(h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size)
+        self.connection = self._parser
 
     async def _check_protocol(self, event: h11.Request) -> None:
         """Take no offer of HTTP/2: an upgrade may be ignored (RFC 9110 §7.8)."""
 
     async def _create_stream(self, request: h11.Request) -> None:
         """Begin to answer a request, if it is of a version spoken here and its length is beyond doubt."""
+        self._is_head = request.method == b"HEAD"
         names = {name for name, _ in request.headers}
         if request.http_version not in _HTTP_1:
-            await self._refuse(505)
+            await self._refuse(version_fault(request.http_version.decode("ascii")))
         elif {b"content-length", b"transfer-encoding"} <= names:
-            # Two nodes of a chain could read two lengths (RFC 9112 §6.1).
-            await self._refuse(400)
+            await self._refuse(two_lengths_fault())
         else:
             await super()._create_stream(_plain(request))
 
-    async def _refuse(self, status: int) -> None:
-        await self._send_error_response(status)
+    async def _refuse(self, error: ApiError) -> None:
+        await self._answer(error)
         await self.send(Closed())
+
+    async def _send_error_response(self, status_code: int) -> None:
+        """Answer an error of the parser's; hypercorn closes the connection then."""
+        del status_code
+        await self._answer(parser_fault(self._parser.words))
+
+    async def _answer(self, error: ApiError) -> None:
+        """Send what is wrong as JSON of OpenAI's shape: nobody can know what dialect this would have been."""
+        self.has_refused = True
+        # Of a request that could not be read nobody knows the method.
+        has_body = self._parser.our_state is h11.IDLE or not self._is_head
+        body = error_body(error, ErrorStyle.OPENAI)
+        request_id = f"req_{token_hex(16)}".encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers += [(b"x-request-id", request_id), (b"request-id", request_id)]
+        headers += [(b"connection", b"close"), *self.config.response_headers("h11")]
+        await self._send_h11_event(h11.Response(status_code=error.row.status, headers=headers))
+        if has_body:
+            await self._send_h11_event(h11.Data(data=body))
+        await self._send_h11_event(h11.EndOfMessage())
 
 
 def _plain(request: h11.Request) -> h11.Request:
