@@ -35,6 +35,7 @@ from swimcluster.testing.membership_faults import (
     SecondHolder,
     SetMetadata,
     Strangers,
+    Twin,
     stop_refused,
 )
 from swimcluster.testing.network import MILLISECOND, SECOND, Burst, LogNormal, Network, Trouble, Uniform
@@ -95,7 +96,16 @@ def _cut(rng: random.Random, names: list[str], at: int, length: int) -> Fault:
     return Cut(at, length, sources, _some(rng, names), rng.random() < 0.6)
 
 
-MENU: dict[str, tuple[int, Maker]] = {
+def _second_holder(rng: random.Random, names: list[str], at: int, length: int) -> Fault:
+    return SecondHolder(at, length, rng.choice(names), _new_address(rng), rng.random() < 0.5)
+
+
+def _twin(rng: random.Random, names: list[str], at: int, length: int) -> Fault:
+    name, address = rng.choice(names), _new_address(rng)
+    return Twin(at, length, name, address if rng.random() < 0.5 else None)
+
+
+MENU: dict[str, tuple[float, Maker]] = {
     "crash": (5, _crash),
     "leave": (2, lambda rng, names, at, length: Leave(at, length + 6 * SECOND, rng.choice(names))),
     "pause": (3, lambda rng, names, at, length: Pause(at, length, rng.choice(names))),
@@ -114,12 +124,9 @@ MENU: dict[str, tuple[int, Maker]] = {
     "rebind": (1, lambda rng, names, at, length: Rebind(at, rng.choice(names), _new_address(rng))),
     "readvertise": (1, lambda rng, names, at, length: Readvertise(at, rng.choice(names), _new_address(rng))),
     "metadata": (3, lambda rng, names, at, length: SetMetadata(at, rng.choice(names), rng.randbytes(8))),
-    "second holder": (
-        1,
-        lambda rng, names, at, length: SecondHolder(
-            at, length, rng.choice(names), _new_address(rng), rng.random() < 0.5
-        ),
-    ),
+    # Two holders of one name: together as likely as one other. Both draw alike, so neither changes what is drawn beside it.
+    "second holder": (0.5, _second_holder),
+    "twin": (0.5, _twin),
     "strangers": (
         1,
         lambda rng, names, at, length: Strangers(at, length, _new_address(rng), Address("10.0.0.0", 7946)),

@@ -11,6 +11,9 @@ from swimcluster.testing.network import SECOND
 from swimcluster.testing.node import Input, Node
 from swimcluster.testing.world import World
 
+INPUTS = frozenset({"datagram", "request", "reply"})
+"""Steps in which a machine takes what others sent."""
+
 
 class WithinBudget(Checker):
     """No datagram and no exchange is longer than its budget."""
@@ -54,7 +57,8 @@ class NoBlindAccusations(Checker):
     """A member that hears nothing raises at most `most` suspicions of its own before it has heard something again.
 
     It applies while fewer than `hold_s` have passed since the last input; then holding must end (SWIM's own rule
-    would accuse everybody: Lifeguard's motive).
+    would accuse everybody: Lifeguard's motive). Suspicions that come with an input are another's, even if that other
+    bears the same name.
     """
 
     def __init__(self, *, most: int, hold_s: float) -> None:
@@ -71,6 +75,8 @@ class NoBlindAccusations(Checker):
             self.blind[node.name] = 0
 
     def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
+        if kind in INPUTS:
+            return
         for event in events:
             if type(event).__name__ == "MemberSuspected" and event.accuser == self.checks.member_name(node):
                 self.blind[node.name] = self.blind.get(node.name, 0) + 1

@@ -78,19 +78,34 @@ def _words(version: Version) -> str:
 class OneContentPerVersion(Checker):
     """A member's own words of one (epoch, instance, incarnation) carry one metadata and one address, at every observer.
 
+    Copies of one process share its versions and may say different things in one: as many contents as there were
+    processes of that instance, of which no observer ever shows more than one.
     Looked up by `metadata_at`: while failure news runs ahead of the member's words, its version is above theirs.
     """
 
     def __init__(self) -> None:
-        self.known: dict[tuple[str, tuple[int, bytes, int]], tuple[bytes, Address, str]] = {}
+        self.known: dict[WordsOf, dict[Content, str]] = {}
+        self.shown: dict[str, dict[WordsOf, Content]] = {}
+
+    def booted(self, world: World, node: Node) -> None:
+        self.shown[node.name] = {}
 
     def looked(self, world: World, node: Node, members: tuple[Member, ...], departed: tuple[Member, ...]) -> None:
+        shown = self.shown[node.name]
         for member in members:
-            key = (member.name, member.metadata_at)
-            content = (member.metadata, member.address)
-            first = self.known.setdefault(key, (*content, node.name))
-            if first[:2] != content:
-                self.violated(world, node, f"{member.name} has two contents in one version (the other at {first[2]})")
+            key, content = (member.name, member.metadata_at), (member.metadata, member.address)
+            if shown.get(key) == content:
+                continue
+            first = self.known.setdefault(key, {})
+            first.setdefault(content, node.name)
+            if key in shown or len(first) > self.checks.holders(member.metadata_at[1]):
+                others = ", ".join(sorted({name for other, name in first.items() if other != content}))
+                self.violated(world, node, f"{member.name} has two contents in one version (the other at {others})")
+            shown[key] = content
+
+
+WordsOf = tuple[str, tuple[int, bytes, int]]
+Content = tuple[bytes, Address]
 
 
 class AliveToItself(Checker):
@@ -115,7 +130,10 @@ class AliveToItself(Checker):
 
 
 class LeftIsNotFailed(Checker):
-    """Who said that it leaves is never reported as suspect or failed in that life."""
+    """Who said that it leaves is never reported as suspect or failed in that life.
+
+    A copy of a process that left goes on in the same life: once it has come back it may fail.
+    """
 
     def __init__(self) -> None:
         self.left: dict[str, set[tuple[str, int, bytes]]] = {}
@@ -132,24 +150,55 @@ class LeftIsNotFailed(Checker):
                     self.left[node.name].add(life)
                 elif life in self.left[node.name]:
                     self.violated(world, node, f"{name} about {life[0]}, which has left")
+            elif name == "MemberJoined" and self.checks.holders(event.member.instance) > 1:
+                self.left[node.name].discard((event.member.name, event.member.epoch, event.member.instance))
 
 
 class NoGhosts(Checker):
-    """Nobody lists a process as newly joined that ended longer than `grace_s` ago: than anybody may believe in it."""
+    """Nobody lists a process as newly joined that ended, once all who knew it then have given it up for `grace_s`.
+
+    Until then it may be heard of in good faith: a known name needs no verification (P16), and who is cut off doubts
+    late (P13, P15). Copies of one process cannot be told apart by others: the last of them counts.
+    """
 
     def __init__(self, *, grace_s: float) -> None:
         self.grace_ns = round(grace_s * SECOND)
-        self.ended_at: dict[bytes, int] = {}
         self.living: dict[str, bytes] = {}
+        self.ended_at: dict[bytes, int] = {}
+        self.believers: dict[bytes, set[str]] = {}
+        """Who has listed an ended process without a break since it ran."""
+        self.given_up_at: dict[bytes, int] = {}
         self.stalled_at: dict[str, int] = {}
 
     def booted(self, world: World, node: Node) -> None:
         machine: Any = node.machine
         self.living[node.name] = machine.local.instance
         self.stalled_at[node.name] = 0
+        for member in machine.members():  # A copy believes what its original does.
+            if self.believers.get(member.instance):
+                self.believers[member.instance].add(node.name)
 
     def stopped(self, world: World, node: Node) -> None:
-        self.ended_at[self.living[node.name]] = world.now
+        for ended in self.believers:
+            self._gives_up(world, node, ended)
+        instance = self.living.pop(node.name, None)
+        if instance is not None and instance not in self.living.values():
+            self.ended_at[instance] = self.given_up_at[instance] = world.now
+            self.believers[instance] = {name for name in self.living if self._lists(world.nodes[name], instance)}
+
+    def _lists(self, node: Node, instance: bytes) -> bool:
+        machine: Any = node.machine
+        return any(member.instance == instance for member in machine.members())
+
+    def _gives_up(self, world: World, node: Node, instance: bytes) -> None:
+        if node.name in self.believers.get(instance, ()):
+            self.believers[instance].discard(node.name)
+            self.given_up_at[instance] = world.now
+
+    def looked(self, world: World, node: Node, members: tuple[Member, ...], departed: tuple[Member, ...]) -> None:
+        for member in members:
+            if member.is_local:  # It draws a new instance when it finds that a copy of it runs.
+                self.living[node.name] = member.instance
 
     def received(self, world: World, node: Node, item: Input) -> None:
         if node.inbox or node.held or node.paused or node.service_ns:
@@ -157,13 +206,21 @@ class NoGhosts(Checker):
 
     def stepped(self, world: World, node: Node, kind: str, sent: list[Any], events: list[Any]) -> None:
         for event in events:
-            if type(event).__name__ in {"MemberJoined", "MemberRestarted"}:
-                ended = self.ended_at.get(event.member.instance)
-                # Whoever was stalled reads old acks in good faith.
-                stalled = world.now - self.stalled_at.get(node.name, 0) < self.grace_ns and self.stalled_at[node.name]
-                if ended is not None and world.now - ended > self.grace_ns and not stalled:
-                    age = (world.now - ended) / SECOND
-                    self.violated(world, node, f"{event.member.name} joined, whose process ended {age:.1f} s ago")
+            name = type(event).__name__
+            if name in {"MemberDied", "MemberLeft"}:
+                self._gives_up(world, node, event.member.instance)
+            elif name == "MemberRestarted":
+                self._gives_up(world, node, event.previous.instance)
+            if name in {"MemberJoined", "MemberRestarted"} and self._is_ghost(world, node, event.member.instance):
+                age = (world.now - self.ended_at[event.member.instance]) / SECOND
+                self.violated(world, node, f"{event.member.name} joined, whose process ended {age:.1f} s ago")
+
+    def _is_ghost(self, world: World, node: Node, instance: bytes) -> bool:
+        if instance not in self.ended_at or self.believers[instance]:
+            return False
+        # Whoever was stalled reads old acks in good faith.
+        stalled = world.now - self.stalled_at.get(node.name, 0) < self.grace_ns and self.stalled_at[node.name]
+        return world.now - self.given_up_at[instance] > self.grace_ns and not stalled
 
 
 class OnlyOurs(Checker):

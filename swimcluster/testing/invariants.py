@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from swimcluster.member import Member
 from swimcluster.testing.checkers_of_conduct import (
     BoundedQueues,
     DeadlinesAhead,
@@ -83,6 +84,7 @@ class Checks(Observer):
         self.looks = 0
         self._look_every_ns, self._after_event_ns = round(look_every_s * SECOND), round(after_event_s * SECOND)
         self._looked_at: dict[str, int] = {}
+        self._holders: dict[bytes, set[str]] = {}
         self.checkers = list(default_checkers(cluster) if checkers is None else checkers)
         for checker in self.checkers:
             checker.checks = self
@@ -111,11 +113,20 @@ class Checks(Observer):
         """All names of this cluster."""
         return frozenset(place.member for place in self.cluster.places.values())
 
+    def holders(self, instance: bytes) -> int:
+        """How many processes may have borne an instance: more than one when a running process was copied."""
+        return max(1, len(self._holders.get(instance, ())))
+
+    def _bears(self, node: Node, member: Member) -> None:
+        self._holders.setdefault(member.instance, set()).add(node.name)
+
     def _mine(self, node: Node) -> bool:
         return node.name in self.cluster.places
 
     def booted(self, world: World, node: Node) -> None:
         if self._mine(node):
+            machine: Any = node.machine
+            self._bears(node, machine.local)
             for checker in self.checkers:
                 checker.booted(world, node)
 
@@ -147,6 +158,9 @@ class Checks(Observer):
         self.looks += 1
         machine: Any = node.machine
         members, departed = machine.members(), machine.departed()
+        for member in members:
+            if member.is_local:  # Whoever finds that a copy of it runs has drawn a new instance.
+                self._bears(node, member)
         for looking in self._on_looked:
             looking.looked(world, node, members, departed)
 
@@ -163,8 +177,8 @@ def default_checkers(cluster: SimulatedCluster) -> list[Checker]:
         "local_health": config.local_health_max,
     }
     size = max(2, len(cluster.places))
-    # A known name needs no verification (P16), so whoever was away may hear of a process that others still believe in:
-    # for as long as its detection may take, the longest wait for a probe and the longest suspicion.
+    # What the last believer in an ended process told may take its way through probes and suspicions: the longest wait
+    # for a probe and the longest suspicion.
     suspicion_s = config.suspicion_mult * config.suspicion_max_mult * config.probe_interval_s
     longest_s = suspicion_s + 2 * size * config.probe_interval_s
     return [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from swimcluster.address import Address
-from swimcluster.events import MemberDied
+from swimcluster.events import MemberDied, MemberJoined
 from swimcluster.member import MemberState
 from swimcluster.swim import Swim
 from swimcluster.testing import (
@@ -231,8 +231,6 @@ class Ghostly(Swim):
         self.dead = getattr(self, "dead", None) or next((e for e in events if type(e).__name__ == "MemberDied"), None)
         self.waited = getattr(self, "waited", 0) + (self.dead is not None)
         if self.waited == 400:
-            from swimcluster.events import MemberJoined
-
             events.append(MemberJoined(self.dead.member))
         return events
 
@@ -240,6 +238,30 @@ class Ghostly(Swim):
 def test_a_ghost_is_caught():
     faults = [Crash(5 * SECOND, 200 * SECOND, "n001")]
     assert "n001 joined, whose process ended" in check(inv.NoGhosts(grace_s=10), Ghostly, seconds=60, faults=faults)[0]
+
+
+def test_a_member_that_somebody_still_believes_in_is_no_ghost_and_one_that_all_gave_up_is():
+    cluster = SimulatedCluster(3, seed=3, **QUICK)
+    checker = inv.NoGhosts(grace_s=10)
+    checks, world = Checks(cluster, [checker]), cluster.world
+    cluster.start_all(within_s=1)
+    assert cluster.settle(limit_s=20) is not None
+    ended = cluster.machine("n002").local
+    cluster.stop("n002")
+
+    def tells(name: str, kind: type) -> None:
+        checker.stepped(world, world.nodes[name], "datagram", [], [kind(ended)])
+
+    tells("n001", MemberDied)
+    world.now += 60 * SECOND
+    tells("n001", MemberJoined)  # n000 was cut off all the while, and tells what it knows
+    tells("n000", MemberDied)
+    world.now += 9 * SECOND
+    tells("n001", MemberJoined)
+    assert checks.violations == []
+    world.now += 2 * SECOND
+    tells("n001", MemberJoined)
+    assert "n002 joined, whose process ended 71.0 s ago" in checks.violations[0]
 
 
 def test_a_stranger_is_caught():
