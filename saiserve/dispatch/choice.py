@@ -34,6 +34,7 @@ from saiserve.engines.messages import (
     Tokens,
 )
 from saiserve.engines.spoken import Source, SourceReply, Spoken
+from saiserve.engines.token_runs import singly
 from saiserve.routing.candidate import Placement
 from saiserve.routing.decision import Decision
 
@@ -224,13 +225,16 @@ class ChoiceRunner:
                 self.pace.finished(message)
                 self._news.cached(start.candidate, self._request, self.failover.prompt_tokens, message.cached_tokens)
             case Tokens():
-                self.failover.take(message)
                 await self._tell(self.pace.tokens(clock_ns()))
-                await self._say_tokens(engine, start, message)
+                # A late reader gets several tokens at once: those behind the end of the reasoning are no part of it.
+                for part in singly(message) if self._reasoning is not None else [message]:
+                    if not start.attempt.is_over:
+                        await self._say_tokens(engine, start, part)
             case _:
                 pass
 
     async def _say_tokens(self, engine: Source, start: Start, message: Tokens) -> None:
+        self.failover.take(message)
         is_spent = False
         for event in self._text.tokens(message):
             await self._say(event)

@@ -224,6 +224,8 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True, tag="tokens"):
     ids: tuple[int, ...]
     data: bytes
     logprobs: tuple[TokenLogprob, ...] | None = None
+    sizes: tuple[int, ...] = ()
+    """Bytes of `data` that are each token's, where several were joined on the way (token_runs.py)."""
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):

@@ -10,6 +10,7 @@ import trio
 from saiserve import limits
 from saiserve.engines.engine import HopError
 from saiserve.engines.messages import Accepted, Failed, FailureKind, Progress, RefusalReason, Refused, Tokens
+from saiserve.engines.token_runs import merged
 
 
 class Mailbox:
@@ -67,11 +68,3 @@ class Mailbox:
             self._arrived = trio.Event()
             await self._arrived.wait()
         return self._messages.popleft()
-
-
-def merged(first: Tokens, second: Tokens) -> Tokens:
-    """Two runs of tokens as one."""
-    logprobs = None
-    if first.logprobs is not None and second.logprobs is not None:
-        logprobs = first.logprobs + second.logprobs
-    return Tokens(first.id, first.ids + second.ids, first.data + second.data, logprobs)

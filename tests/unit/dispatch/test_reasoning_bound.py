@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import msgspec
 import pytest
 from fake_fleet import FakeFleet, finish_of, request_of, text_of, usage_of
 
@@ -10,9 +14,19 @@ from saiserve.chat.reasoning import ReasoningCount
 from saiserve.chat.request import GenerationRequest, ReasoningMarks
 from saiserve.dispatch.choice import clock_ns
 from saiserve.dispatch.suspects import GuardedEngine
-from saiserve.engines.messages import Count, Counted, RefusalReason, Refused
+from saiserve.engines.messages import (
+    Count,
+    Counted,
+    EngineReply,
+    Generate,
+    RefusalReason,
+    Refused,
+    Sampling,
+    Tokens,
+)
 from saiserve.engines.simulated import Fault, FaultKind, SimulatedEngine
 from saiserve.engines.simulated_script import Rule, scripted
+from saiserve.engines.token_runs import merged
 
 pytestmark = pytest.mark.autojump
 
@@ -27,9 +41,9 @@ class Speller(SimulatedEngine):
         return Counted(request.id, len(ids), ids=ids)
 
 
-def fleet_of(count: int) -> FakeFleet:
+def fleet_of(count: int, engine: type[Speller] = Speller) -> FakeFleet:
     fleet = FakeFleet(count)
-    fleet.engines |= {name: Speller() for name in fleet.engines}
+    fleet.engines |= {name: engine() for name in fleet.engines}
     fleet.guarded |= {
         name: GuardedEngine(engine, fleet.suspects[name], clock_ns) for name, engine in fleet.engines.items()
     }
@@ -53,6 +67,11 @@ def halves(events: list) -> tuple[int, int]:
     return places[0], seen - places[0]
 
 
+def logprobs_of(events: list) -> list[int]:
+    """Tokens whose log-probabilities were told, in order."""
+    return [entry.token for event in events if isinstance(event, TextDelta) for entry in event.logprobs or ()]
+
+
 @pytest.mark.parametrize("bound", [1, 10, 40])
 async def test_reasoning_is_closed_at_its_bound_and_the_answer_goes_on(bound: int) -> None:
     fleet = fleet_of(2)
@@ -65,6 +84,52 @@ async def test_reasoning_is_closed_at_its_bound_and_the_answer_goes_on(bound: in
     assert finish_of(events).kind is StopKind.END
     assert fleet.starts == {"a": 2}, "the place that served goes on"
     fleet.assert_idle()
+
+
+class Hasty(Speller):
+    """So much faster than its reader that tokens come joined; says what bytes are whose unless it is of an older version."""
+
+    joined = 7
+    tells_sizes = True
+
+    @asynccontextmanager
+    async def generate(self, request: Generate) -> AsyncIterator[AsyncIterator[EngineReply]]:
+        async with super().generate(request) as messages, aclosing(self._join(messages)) as joined:
+            yield joined
+
+    async def _join(self, messages: AsyncIterator[EngineReply]) -> AsyncGenerator[EngineReply, None]:
+        run: Tokens | None = None
+        async for message in messages:
+            if isinstance(message, Tokens):
+                run = message if run is None else merged(run, message)
+                if len(run.ids) < self.joined:
+                    continue
+            if run is not None:
+                yield run if self.tells_sizes else msgspec.structs.replace(run, sizes=())
+                run = None
+            if not isinstance(message, Tokens):
+                yield message
+
+
+@pytest.mark.parametrize("bound", [1, 6, 7, 10, 40])
+@pytest.mark.parametrize("logprobs", [None, 2])
+async def test_the_bound_is_exact_when_tokens_come_joined(bound: int, logprobs: int | None) -> None:
+    sampling = Sampling(seed=7, logprobs=logprobs)
+    expected = await fleet_of(1).ask(bounded(bound, sampling=sampling))
+    fleet = fleet_of(1, Hasty)
+    events = await fleet.ask(bounded(bound, sampling=sampling))
+    assert halves(events)[0] == bound
+    assert text_of(events) == text_of(expected)
+    assert usage_of(events).completion_tokens == usage_of(expected).completion_tokens == 64
+    assert logprobs_of(events) == logprobs_of(expected)
+    fleet.assert_idle()
+
+
+async def test_runs_of_an_older_version_are_taken_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hasty, "tells_sizes", False)
+    events = await fleet_of(1, Hasty).ask(bounded(10))
+    assert halves(events)[0] == 14
+    assert usage_of(events).completion_tokens == 64
 
 
 async def test_the_text_up_to_the_bound_is_what_it_would_have_been() -> None:

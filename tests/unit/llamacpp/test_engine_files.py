@@ -30,6 +30,7 @@ from saiserve.engines.messages import (
     Refused,
     Tokens,
 )
+from saiserve.engines.token_runs import singly
 from tests.fixtures import tiny_models
 
 MESSAGES = [
@@ -115,6 +116,7 @@ async def test_a_late_reader_gets_every_token_in_a_bounded_number_of_messages() 
     tokens = [one for one in heard if isinstance(one, Tokens)]
     assert [token for one in tokens for token in one.ids] == list(range(10_000))
     assert sum(len(one.data) for one in tokens) == 10_000
+    assert [part.ids for one in tokens for part in singly(one)] == [(token,) for token in range(10_000)]
 
 
 @pytest.mark.parametrize("kind", [FailureKind.CRASH, FailureKind.HANG])
