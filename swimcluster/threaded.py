@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import wait as wait_for_futures
 from types import TracebackType
 from typing import Any
 
@@ -27,6 +28,8 @@ from swimcluster.thread_face import ThreadSafeCluster
 from swimcluster.transmits import LeaveProgress
 from swimcluster.trio_thread import TrioThread, close_subscription, next_event, result_of
 
+HANDLERS_MAX = 64
+"""Threads of one cluster that answer requests at once, those of handlers given up on among them."""
 MembersPredicate = Callable[[tuple[Member, ...]], bool]
 
 
@@ -96,12 +99,20 @@ def open_cluster(
         options: further ones of `swimcluster.open_cluster`.
     """
 
+    # Of their own: handlers that hang must not keep the disk and the resolver waiting for a thread.
+    limiter = trio.CapacityLimiter(HANDLERS_MAX)
+
     async def answer(sender: str, payload: bytes) -> bytes:
         assert on_request is not None
-        return await trio.to_thread.run_sync(on_request, sender, payload, abandon_on_cancel=True)
+        return await trio.to_thread.run_sync(on_request, sender, payload, abandon_on_cancel=True, limiter=limiter)
 
     thread = TrioThread(config, {**options, "on_request": None if on_request is None else answer})
-    thread.started.result()
+    try:
+        thread.started.result()
+    except BaseException:  # Ctrl-C above all: nobody else would end the member.
+        thread.stop()
+        wait_for_futures([thread.ended])
+        raise
     try:
         yield ThreadedCluster(thread)
     finally:
@@ -195,7 +206,12 @@ async def open_asyncio_cluster(
         return future.result()
 
     thread = TrioThread(config, {**options, "on_request": None if on_request is None else answer})
-    await asyncio.wrap_future(thread.started)
+    try:
+        await asyncio.wrap_future(thread.started)
+    except BaseException:  # Cancelled above all: nobody else would end the member.
+        thread.stop()
+        await asyncio.wait([asyncio.wrap_future(thread.ended)])
+        raise
     try:
         yield AsyncioCluster(thread)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -18,6 +19,7 @@ from swimcluster.subscription import Subscription
 
 T = TypeVar("T")
 CLOSED = "the cluster is closed: it ends with the body of its `with`"
+FORKED = "the cluster stayed with the process that opened it: open another one after a fork"
 
 
 class TrioThread:
@@ -33,15 +35,21 @@ class TrioThread:
         self._token: trio.lowlevel.TrioToken | None = None
         self._cluster: Cluster | None = None
         self._nursery: trio.Nursery | None = None
-        self._stop = trio.Event()
+        self._process = os.getpid()
+        self._scope = trio.CancelScope()
+        self._is_stopped = False
         # A daemon, so that a program which forgets to close can still end.
         threading.Thread(target=self._run, name=f"swimcluster {config.name}", daemon=True).start()
 
     def stop(self) -> None:
-        """Begin to leave and close; `ended` tells when that is done."""
-        with contextlib.suppress(trio.RunFinishedError):
-            assert self._token is not None
-            self._token.run_sync_soon(self._stop.set)
+        """Begin to leave and close, also while it is being opened; `ended` tells when that is done."""
+        if self._process != os.getpid():
+            _set(self.ended.set_result, None)  # The thread is not in this process, and nothing of it to wait for.
+            return
+        self._is_stopped = True
+        if self._token is not None:
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._scope.cancel)
 
     def ask(self, function: Callable[[Cluster], T]) -> T:
         """Run a function that does not wait on the cluster's thread and return what it returns.
@@ -49,6 +57,7 @@ class TrioThread:
         Raises:
             ClosedError: the cluster is closed.
         """
+        self._check_process()
         try:
             return trio.from_thread.run_sync(self._call, function, trio_token=self._token)
         except trio.RunFinishedError:
@@ -62,13 +71,17 @@ class TrioThread:
         Args:
             on_unwanted: takes, on the cluster's thread, a result whose future was cancelled a moment too late.
         """
+        self._check_process()
         future: Future[T] = Future()
 
         def start() -> None:
-            if self._nursery is None:
-                future.set_exception(ClosedError(CLOSED))
-            else:
-                self._nursery.start_soon(self._wait, function, future, on_unwanted)
+            # It must not raise: that would end all of trio. The future may be cancelled by now, and a nursery takes
+            # no more tasks once its last one has ended, a moment before it is left.
+            with contextlib.suppress(RuntimeError):
+                if self._nursery is not None:
+                    self._nursery.start_soon(self._wait, function, future, on_unwanted)
+                    return
+            _set(future.set_exception, ClosedError(CLOSED))
 
         try:
             assert self._token is not None
@@ -76,6 +89,10 @@ class TrioThread:
         except trio.RunFinishedError:
             future.set_exception(ClosedError(CLOSED))
         return future
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            raise ClosedError(FORKED)
 
     def _call(self, function: Callable[[Cluster], T]) -> T:
         if self._cluster is None:
@@ -114,25 +131,28 @@ class TrioThread:
         try:
             trio.run(self._main)
         except BaseException as error:  # noqa: BLE001 - it belongs to the program's thread
-            if not self.started.done():
-                self.started.set_exception(error)
+            if _set(self.started.set_exception, error):
                 self.ended.set_result(None)
             else:
                 self.ended.set_exception(error)
         else:
+            _set(self.started.set_exception, ClosedError(CLOSED))
             self.ended.set_result(None)
 
     async def _main(self) -> None:
-        async with open_cluster(self._config, **self._options) as cluster:
-            self._token = trio.lowlevel.current_trio_token()
-            try:
-                async with trio.open_nursery() as nursery:
-                    self._cluster, self._nursery = cluster, nursery
-                    self.started.set_result(None)
-                    await self._stop.wait()
-                    nursery.cancel_scope.cancel()
-            finally:
-                self._cluster = self._nursery = None
+        # In this order, as `stop` writes and reads them in the other: one of the two sees what the other did.
+        self._token = trio.lowlevel.current_trio_token()
+        if self._is_stopped:
+            self._scope.cancel()
+        with self._scope:
+            async with open_cluster(self._config, **self._options) as cluster:
+                try:
+                    async with trio.open_nursery() as nursery:
+                        self._cluster, self._nursery = cluster, nursery
+                        _set(self.started.set_result, None)
+                        await trio.sleep_forever()
+                finally:
+                    self._cluster = self._nursery = None
 
 
 def result_of(future: Future[T], timeout_s: float | None) -> T:

@@ -1,0 +1,138 @@
+"""However a threaded or asyncio cluster is opened, left, used late or forked, it ends, and whoever waits is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from swimcluster import Address, ClosedError, Config, ExchangeError
+from swimcluster.threaded import open_asyncio_cluster, open_cluster
+
+ANYWHERE = Address("127.0.0.1", 0)
+
+
+def config(name: str, *seeds: Address, **overrides: Any) -> Config:
+    return Config.local(name=name, bind=ANYWHERE, seeds=seeds, insecure=True, **overrides)
+
+
+def runs(name: str) -> bool:
+    """Whether the thread of a member still runs a second later."""
+    for thread in threading.enumerate():
+        if thread.name == f"swimcluster {name}":
+            thread.join(1)
+            return thread.is_alive()
+    return False
+
+
+@pytest.fixture
+def silent_seed() -> Iterator[Address]:
+    """A seed that accepts and says nothing: opening waits for it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield Address(*server.getsockname()[:2])
+
+
+def test_ctrl_c_while_a_cluster_is_opened_leaves_no_member_behind(silent_seed: Address) -> None:
+    def interrupt() -> None:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    settings = config("a", silent_seed, exchange_timeout_s=10)
+    threading.Thread(target=interrupt).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), open_cluster(settings, join_wait_s=30):
+        pytest.fail("it was opened")
+    assert time.monotonic() - began < 8
+    assert not runs("a")
+
+
+def test_a_cancelled_asyncio_opening_leaves_no_member_behind(silent_seed: Address) -> None:
+    settings = config("b", silent_seed, exchange_timeout_s=10)
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3), open_asyncio_cluster(settings, join_wait_s=30):
+                pytest.fail("it was opened")
+
+    asyncio.run(main())
+    assert not runs("b")
+
+
+@pytest.mark.parametrize("turn", range(10))
+def test_calls_from_other_threads_while_it_closes_get_an_error_and_do_not_end_trio(turn: int) -> None:
+    is_over = False
+    odd: list[BaseException] = []
+
+    def call() -> None:
+        while not is_over:
+            try:
+                cluster.wait_for(lambda members: False, timeout_s=0)
+            except (TimeoutError, ClosedError):
+                time.sleep(0.0003)
+            except BaseException as error:  # noqa: BLE001 - what it must not be
+                odd.append(error)
+
+    threads = [threading.Thread(target=call, daemon=True) for _ in range(3)]
+    with open_cluster(config("c", leave_timeout_s=0)) as cluster:
+        for thread in threads:
+            thread.start()
+        time.sleep(0.02 + turn / 1000)
+    time.sleep(0.01)
+    is_over = True
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert odd == []
+
+
+def test_after_a_fork_the_child_is_told_and_may_leave_the_body() -> None:
+    with open_cluster(config("d")) as cluster:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # it would hang without the check
+            status = 1
+            try:
+                cluster.members  # noqa: B018
+            except ClosedError:
+                try:
+                    cluster.wait_for(lambda members: True)
+                except ClosedError:
+                    status = 0
+            cluster._thread.stop()
+            cluster._thread.ended.result()
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert [member.name for member in cluster.members] == ["d"]
+
+
+def test_handlers_that_hang_leave_threads_for_the_disk_and_the_resolver() -> None:
+    release = threading.Event()
+
+    def hang(sender: str, payload: bytes) -> bytes:
+        release.wait(30)
+        return b""
+
+    with open_cluster(config("e"), on_request=hang) as e, open_cluster(config("f", e.local.address)) as f:
+        f.wait_for(lambda members: len(members) == 2, timeout_s=10)
+
+        def ask() -> None:
+            with pytest.raises(ExchangeError):
+                f.request("e", b"?", timeout_s=20)
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.5)
+        borrowed = e._thread.ask(lambda _: trio.to_thread.current_default_thread_limiter().borrowed_tokens)
+        for thread in threads:
+            thread.join()
+        release.set()
+        assert borrowed == 0
