@@ -214,7 +214,7 @@ def _bench(parsed: argparse.Namespace) -> int:
     from saiserve.bench.command import AnswerError, bench, show
 
     try:
-        result = trio.run(bench, _settings(parsed), parsed.model, parsed.beside)
+        result = trio.run(bench, _settings(parsed), parsed.model, parsed.beside, _to_stderr)
     except AnswerError as error:
         return _complain(str(error), EXIT_FAILED)
     print(show(result, as_json=parsed.json))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from saiserve.bench.processes import llama_server, our_node
 from saiserve.config import Settings
 from saiserve.errors import SettingsError
 from saiserve.models.catalog import CatalogEntry, builtin_catalog, parse_models
-from saiserve.models.store import store_from
+from saiserve.models.store import progress_line, store_from
 
 OURS, BESIDE = "saiserve", "llama-server"
 STREAMS_MAX = 16
@@ -42,8 +43,8 @@ ENGINE_SETTINGS = (
 CELLS_PER_STREAM = 2_048
 
 
-async def bench(settings: Settings, model: str, beside: Path | None) -> dict[str, Any]:
-    """Measure; the result as a JSON object.
+async def bench(settings: Settings, model: str, beside: Path | None, write: Callable[[str], None]) -> dict[str, Any]:
+    """Measure; the result as a JSON object. `write` gets lines about what is being done, each before it is done.
 
     Raises:
         SettingsError: the model is not known or its file cannot be had, or the binary is missing.
@@ -57,7 +58,7 @@ async def bench(settings: Settings, model: str, beside: Path | None) -> dict[str
         raise SettingsError(f"{entry.id} is simulated: its speed is whatever it was told")
     if beside is not None and not beside.is_file():
         raise SettingsError(f"{beside} is no file: --beside names a llama-server binary")
-    path = await store_from(settings).locate(entry)
+    path = await store_from(settings).locate(entry, progress=progress_line(entry.id, write, live=False))
     seed = secrets.token_hex(4)
     figures: dict[str, list[Figure]] = {}
     lanes = STREAMS_MAX
@@ -68,10 +69,14 @@ async def bench(settings: Settings, model: str, beside: Path | None) -> dict[str
         "LANES": str(lanes),
         "KV_CELLS": str(cells),
     }
+    tell = partial(_tell, write, OURS)
+    tell(f"starting with {entry.id}")
     async with our_node(entry.id, ours) as client:
-        figures[OURS] = await measure(client, lanes, seed)
+        figures[OURS] = await measure(client, lanes, seed, tell)
         engine = await _engine(client)
     if beside is not None:
+        tell = partial(_tell, write, BESIDE)
+        tell(f"starting with {entry.id}")
         async with llama_server(
             beside,
             path,
@@ -81,8 +86,12 @@ async def bench(settings: Settings, model: str, beside: Path | None) -> dict[str
             threads=settings.threads or os.cpu_count() or 1,
             template=entry.template_text,
         ) as client:
-            figures[BESIDE] = await measure(client, lanes, seed)
+            figures[BESIDE] = await measure(client, lanes, seed, tell)
     return _result(entry, path, figures, engine)
+
+
+def _tell(write: Callable[[str], None], server: str, what: str) -> None:
+    write(f"{server}: {what}\n")
 
 
 def _result(

@@ -16,6 +16,9 @@ def test_bench_measures_a_node_of_its_own_and_leaves_nothing_running() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
+    told = done.stderr.splitlines()
+    assert told[0] == "saiserve: starting with smollm2-135m"
+    assert [line.partition(" of ")[0] for line in told[1:]] == [f"saiserve: {number}" for number in range(1, 7)]
     assert result["model"] == "smollm2-135m"
     values = {row["name"]: row["value"] for row in result["rows"]}
     assert {"decode, 1 stream", "decode, 16 streams together", "16 behind one prompt: output"} <= values.keys()

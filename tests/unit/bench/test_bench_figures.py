@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from benchmarks.engine.__main__ import chosen
 from benchmarks.engine.rows import absolute, as_json, compare, render
 from benchmarks.ranks import percentile
-from saiserve.bench.client import Reply
-from saiserve.bench.figures import Figure, _steady_rate, table
+from saiserve.bench.client import Client, Reply
+from saiserve.bench.figures import Figure, _steady_rate, measure, table
 from saiserve.bench.load import Burst
-from saiserve.bench.prompts import behind, text, user
+from saiserve.bench.prompts import Messages, behind, text, user
 from saiserve.cli import main
 
 
@@ -32,6 +34,41 @@ def test_the_steady_rate_counts_only_while_all_streams_run() -> None:
     # Both run from 6 to 10: four tokens of each.
     assert _steady_rate(Burst((long, short), 20.0)) == pytest.approx(8 / 4)
     assert _steady_rate(Burst((reply(0.0, [1.0, 2.0]), reply(9.0, [1.0, 2.0])), 11.0)) == 0.0
+
+
+class Echo:
+    """A client whose answers come at once; notes how many were asked for at each moment something was told."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def chat(self, chat: Messages, tokens: int) -> Reply:
+        self.asked += 1
+        return reply(float(self.asked), [0.5 + 0.1 * at for at in range(tokens)])
+
+
+async def test_each_measurement_is_told_before_it_is_made_and_of_how_many() -> None:
+    echo, told = Echo(), []
+    figures = await measure(cast("Client", echo), 16, "seed", lambda line: told.append((echo.asked, line)))
+    assert told == [
+        (0, "1 of 6: prefill"),
+        (3, "2 of 6: decode and first token, 1 stream"),
+        (6, "3 of 6: decode, 4 streams together"),
+        (10, "4 of 6: decode, 16 streams together"),
+        (26, "5 of 6: 16 at once"),
+        (42, "6 of 6: 16 behind one prompt"),
+    ]
+    assert [figure.name for figure in figures] == [
+        "prefill, 10 tokens",
+        "decode, 1 stream",
+        "first token, short prompt",
+        "decode, 4 streams together",
+        "decode, 16 streams together",
+        "16 at once: output",
+        "16 at once: first token",
+        "16 behind one prompt: output",
+        "16 behind one prompt: first token",
+    ]
 
 
 def test_a_row_compares_round_by_round_and_says_whether_its_bound_holds() -> None:
