@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 from swimcluster.testing.virtual_time import MICROSECOND, MILLISECOND, SECOND
@@ -98,8 +98,16 @@ class Trouble:
     bytes_per_s: int | None = None
     """Bandwidth of each path for datagrams; what waits for longer than `QUEUE_NS` is dropped."""
 
+    def __repr__(self) -> str:
+        """As of any dataclass, but names in order: the text goes into digests, and sets have none that stays."""
+        return f"Trouble({', '.join(f'{item.name}={_ordered(getattr(self, item.name))}' for item in fields(self))})"
+
     def covers(self, source: str, destination: str) -> bool:
         """Whether it lies on this path."""
         return (self.sources is None or source in self.sources) and (
             self.destinations is None or destination in self.destinations
         )
+
+
+def _ordered(value: object) -> str:
+    return f"frozenset({{{', '.join(map(repr, sorted(value)))}}})" if isinstance(value, frozenset) else repr(value)

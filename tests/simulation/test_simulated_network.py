@@ -161,6 +161,14 @@ def test_a_node_behind_a_nat_is_seen_at_another_address():
     assert len(numbers(a)) < b.machine.count - 95
 
 
+def test_a_trouble_is_told_alike_under_every_hash_seed():
+    """Faults are noted in a run's digest by their text."""
+    told = repr(Trouble(sources=frozenset("hgfedcba"), loss=0.5))
+    assert "sources=frozenset({'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'})" in told
+    assert "destinations=None" in told
+    assert "loss=0.5" in told
+
+
 def test_latencies_have_the_shape_they_name():
     rng = fork(1, "latency")
     drawn = sorted(LogNormal(1000, 0.5).draw(rng) for _ in range(20_001))
