@@ -86,7 +86,7 @@ class Driver:
         self._alarm: trio.CancelScope | None = None
         """Rings when the machine is due; None while its task is awake and sees for itself."""
         self._nursery: trio.Nursery | None = None
-        self._stop = trio.CancelScope(shield=True)
+        self._stop = trio.CancelScope()
 
     @property
     def is_running(self) -> bool:
@@ -95,9 +95,12 @@ class Driver:
 
     @trio.lowlevel.enable_ki_protection
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Drive until `stop`. Shielded, so that a cancelled program can still say that it leaves."""
+        """Drive until `stop`. Shielded once it has started, so that a cancelled program can still say that it leaves."""
         with self._stop:
             async with open_plain_nursery() as nursery, self._transport.serve(self._answer):
+                # Shielded only from here on: trio leaves a start that was cancelled meanwhile waiting for its end.
+                await trio.lowlevel.checkpoint_if_cancelled()
+                self._stop.shield = True
                 self._nursery = nursery
                 nursery.start_soon(self._receive)
                 nursery.start_soon(self._keep_time)
