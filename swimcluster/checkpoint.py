@@ -22,12 +22,14 @@ OUTSIDE: Final = frozenset(
         "swimcluster." + name
         for name in [
             "advertise",
+            "arguments",
             "boot_clock",
             "checkpoint",
             "cluster",
             "driver",
             "dump_file",
             "event_log",
+            "line_budget",
             "nursery",
             "prometheus_text",
             "recorder",

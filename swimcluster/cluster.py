@@ -15,10 +15,12 @@ from typing import Any
 
 import trio
 
-from swimcluster.address import Address, parse_address
+from swimcluster.address import Address
 from swimcluster.advertise import advertised_address
+from swimcluster.arguments import address_of, check_arguments
 from swimcluster.boot_clock import boot_now
 from swimcluster.config import Config
+from swimcluster.config_checks import check_list
 from swimcluster.driver import Clock, RequestHandler
 from swimcluster.errors import ConfigError
 from swimcluster.member import Member
@@ -66,11 +68,12 @@ async def open_cluster(
         rng: randomness of the protocol; tests give a seeded one.
 
     Raises:
-        ConfigError: a setting is wrong or the address cannot be bound; nothing was started.
+        ConfigError: a setting or an argument is wrong, or the address cannot be bound; nothing was started.
         PayloadTypeError: metadata that is not bytes; nothing was started.
         PayloadTooLargeError: metadata over its limit; nothing was started.
         NameInUseError: a live member answers under this name, at the start or (cancelling the body) later on.
     """
+    check_arguments(config, on_request, join_wait_s)
     async with AsyncExitStack() as stack:
         if transport is None:
             transport = await stack.enter_async_context(
@@ -101,6 +104,10 @@ class Cluster:
         self.keyring = KeyRotation(self)
         """Installs, uses and removes cluster keys at run time."""
         self._session = session
+
+    def __repr__(self) -> str:
+        """Return the name and address, for a log; it works on a closed cluster too."""
+        return f"<Cluster member {self.config.name!r} at {self.config.advertise}>"
 
     # Views ------------------------------------------------------------------------------------------------------
 
@@ -166,17 +173,17 @@ class Cluster:
         """Tell the others that this member is now reached at `address`.
 
         Raises:
-            ConfigError: nobody could connect to the address; nothing was changed.
+            ConfigError: not an address, or one that nobody could connect to; nothing was changed.
         """
-        self.feed("readvertise", _address(address))
+        self.feed("readvertise", address_of("the advertised address", address))
 
     def send(self, name: str, payload: bytes) -> None:
         """Send a datagram payload to a live member; it may be lost. The other side gets a `UserMessage`.
 
         Raises:
-            PayloadTypeError: not bytes; nothing was sent.
+            PayloadTypeError: not bytes, or a name that is not text; nothing was sent.
             PayloadTooLargeError: over `config.user_datagram_bytes_max`; nothing was sent.
-            ExchangeError: no such live member; nothing was sent.
+            ExchangeError: no such live member, or this member itself; nothing was sent.
         """
         self.feed("send", name, payload)
 
@@ -226,16 +233,21 @@ class Cluster:
         return members
 
     async def join(self, seeds: Sequence[Address | str]) -> Address:
-        """Add seeds and try all seeds now; returns the one that let this node in.
+        """Add seeds and try these now; returns the one that let this node in.
 
         Raises:
+            ConfigError: not a list, or one of them not an address; nothing was changed.
             JoinError: none answered in this round; the node goes on trying.
             NameInUseError: raised by `open_cluster`, which ends the body.
         """
-        return await self._session.join([_address(seed) for seed in seeds])
+        check_list("seeds", "addresses", seeds)
+        return await self._session.join([address_of("a seed", seed) for seed in seeds])
 
     async def leave(self) -> LeaveProgress:
         """Tell the others that this node leaves and wait until that is done; idempotent. Cancel to wait no longer.
+
+        There is no way back: to take part again, open another cluster. Until the body ends this node still shows
+        what it knew and answers requests, but what it sets or broadcasts reaches nobody.
 
         Returns:
             how many confirmed that they know, and of how many.
@@ -246,7 +258,7 @@ class Cluster:
         """Ask a live member something in one exchange and return the answer of its `on_request`.
 
         Raises:
-            PayloadTypeError: not bytes; nothing was sent.
+            PayloadTypeError: not bytes, or a name that is not text; nothing was sent.
             PayloadTooLargeError: over `config.request_bytes_max`; nothing was sent.
             ExchangeError: no such live member, or no reply; whether it was handled is then not known.
         """
@@ -270,7 +282,3 @@ class Cluster:
             ClosedError: the cluster was closed.
         """
         return self._session.feed(call, *arguments)
-
-
-def _address(value: Address | str) -> Address:
-    return parse_address(value) if isinstance(value, str) else value

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from swimcluster.address import Address, parse_address
-from swimcluster.config_checks import KEYS_MAX, check_identity, check_keys, check_ranges, check_relations
+from swimcluster.config_checks import KEYS_MAX, check_list, check_settings
 from swimcluster.errors import ConfigError
 
 NS_PER_S = 1_000_000_000
@@ -33,7 +33,8 @@ def _bin_bytes(length: int) -> int:
 class Config:
     """How one member behaves. Build it with `Config.lan`, `Config.wan` or `Config.local`.
 
-    Times are seconds, sizes bytes. Fields marked *cluster-wide* must be equal on all members.
+    Times are seconds, sizes bytes. Fields marked *cluster-wide* must be equal on all members. The three presets take
+    each address as text too (`bind="0.0.0.0:7946"`), and `state_dir` as text.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Config:
     bind: Address | None = None
     """Where the driver listens; None means the advertised address. The machine does not use it."""
     seeds: tuple[Address, ...] = ()
-    """Members to join through; host names stay names and are resolved at each attempt. None: a first node."""
+    """Members to join through; host names stay names and are resolved at each attempt. Empty: a first node."""
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     """Shared secrets, 16 to 1024 bytes each, at most 4. The first signs, all verify. *Cluster-wide.*"""
     insecure: bool = False
@@ -187,10 +188,7 @@ class Config:
         return replace(self, advertise=advertise)
 
     def __post_init__(self) -> None:
-        check_ranges(self)
-        check_identity(self)
-        check_keys(self)
-        check_relations(self)
+        check_settings(self)
         _check_budget(self)
 
     def ns(self, seconds: float) -> int:
@@ -271,18 +269,20 @@ def _build(
     for setting in overrides:
         if setting not in known:
             raise ConfigError(f"there is no setting {setting!r}: see swimcluster.Config for the names")
-    if isinstance(seeds, str):
-        raise ConfigError("seeds is a list of addresses: write seeds=[...]")
-    given: object = keys
-    if isinstance(given, (bytes, str)):
-        raise ConfigError("keys is a list of byte strings: write keys=[...]")
+    check_list("seeds", "addresses", seeds)
+    check_list("keys", "byte strings", keys)
+    settings = {**preset, **overrides}
+    if "bind" in settings:
+        settings["bind"] = _address(settings["bind"])
+    if isinstance(settings.get("state_dir"), str):
+        settings["state_dir"] = Path(settings["state_dir"])
     return cls(
         name=name,
         advertise=None if advertise is None else _address(advertise),
         seeds=tuple(_address(seed) for seed in seeds),
         keys=tuple(keys),
         cluster=cluster,
-        **{**preset, **overrides},
+        **settings,
     )
 
 

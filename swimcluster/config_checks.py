@@ -1,8 +1,11 @@
-"""What a configuration must satisfy: ranges, names, addresses, keys, and relations between settings."""
+"""What a configuration must satisfy: types, ranges, names, addresses, keys, and relations between settings."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import UnionType
 from typing import TYPE_CHECKING
 
 from swimcluster.address import Address
@@ -57,6 +60,41 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 _ZERO_TURNS_OFF = frozenset({"gossip_interval_s", "push_pull_interval_s", "reconnect_interval_s", "source_rate_max"})
 
+_SWITCH: tuple[type, str] = (bool, "True or False")
+KINDS: dict[str, tuple[type | UnionType, str]] = {
+    "name": (str, "text"),
+    "cluster": (str, "text"),
+    "probe_order": (str, "text"),
+    "advertise": (Address | None, "an Address"),
+    "bind": (Address | None, "an Address"),
+    "seeds": (tuple, "a tuple of Address"),
+    "keys": (tuple, "a tuple of byte strings"),
+    "state_dir": (Path | None, "a pathlib.Path"),
+    "insecure": _SWITCH,
+    "exchange_probe": _SWITCH,
+    "nacks": _SWITCH,
+    "buddy": _SWITCH,
+    "hold_accusations": _SWITCH,
+}
+"""Settings that are no numbers, with their type as Python and a person call it."""
+
+
+def check_settings(config: Config) -> None:
+    """Raise ConfigError when a setting cannot be used; types first, as the other checks rely on them."""
+    check_kinds(config)
+    check_ranges(config)
+    check_identity(config)
+    check_keys(config)
+    check_relations(config)
+
+
+def check_kinds(config: Config) -> None:
+    """Raise ConfigError when a setting that is no number has the wrong type. The message never shows the value."""
+    for setting, (kind, words) in KINDS.items():
+        value = getattr(config, setting)
+        if not isinstance(value, kind):
+            raise ConfigError(f"{setting} must be {words}, not {type(value).__name__}")
+
 
 def check_ranges(config: Config) -> None:
     """Raise ConfigError when a number is out of its range."""
@@ -78,16 +116,39 @@ def check_identity(config: Config) -> None:
         raise ConfigError(f"the name {name!r} must be 1 to {config.name_bytes_max} bytes of printable text")
     if not 1 <= len(config.cluster.encode(errors="replace")) <= CLUSTER_BYTES_MAX:
         raise ConfigError(f"the cluster name must be 1 to {CLUSTER_BYTES_MAX} bytes")
-    check_advertise(config.advertise, config.host_bytes_max)
-    for seed in config.seeds:
+    if config.advertise is not None:
+        check_advertise(config.advertise, config.host_bytes_max)
+    if config.bind is not None:
+        check_address("the address to bind", config.bind)
+    check_seeds(config.seeds)
+
+
+def check_address(what: str, address: Address) -> None:
+    """Raise ConfigError when this is not what `parse_address` makes: text for the host, a number for the port."""
+    if not isinstance(address, Address):
+        raise ConfigError(f"{what} must be an Address, or text as host:port, not {type(address).__name__}")
+    is_number = isinstance(address.port, int) and not isinstance(address.port, bool)
+    if not (isinstance(address.host, str) and is_number and 0 <= address.port <= 65535):
+        raise ConfigError(f"{what} is {address!r}: the host must be text, the port a number from 0 to 65535")
+
+
+def check_list(setting: str, of: str, given: object) -> None:
+    """Raise ConfigError for a lone text or byte string: it can be iterated, and would be taken to pieces."""
+    if isinstance(given, (bytes, str)) or not isinstance(given, Iterable):
+        raise ConfigError(f"{setting} is a list of {of}: write {setting}=[...]")
+
+
+def check_seeds(seeds: Sequence[Address]) -> None:
+    """Raise ConfigError when one of these is not an address that can be connected to."""
+    for seed in seeds:
+        check_address("a seed", seed)
         if seed.is_unspecified:
             raise ConfigError(f"the seed {seed} cannot be connected to: give a host and a port other than 0")
 
 
-def check_advertise(address: Address | None, host_bytes_max: int) -> None:
+def check_advertise(address: Address, host_bytes_max: int) -> None:
     """Raise ConfigError when nobody could connect to this address or it is too long to be told."""
-    if address is None:
-        return
+    check_address("the advertised address", address)
     if address.is_unspecified:
         raise ConfigError(f"{address} cannot be advertised: nobody can connect to it; set a routable host and port")
     if len(address.host.encode()) > host_bytes_max:
@@ -114,6 +175,12 @@ def check_key(key: bytes) -> None:
         raise ConfigError("a key must be bytes")
     if not KEY_BYTES_MIN <= len(key) <= KEY_BYTES_MAX:
         raise ConfigError(f"a key of {len(key)} bytes: it must be {KEY_BYTES_MIN} to {KEY_BYTES_MAX} bytes long")
+
+
+def check_key_id(key_id: bytes) -> None:
+    """Raise ConfigError when this cannot be the id of a key."""
+    if not isinstance(key_id, bytes):
+        raise ConfigError("a key id must be bytes, as `install` returned it")
 
 
 def check_relations(config: Config) -> None:

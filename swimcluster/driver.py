@@ -18,6 +18,7 @@ import trio
 from swimcluster.address import Address
 from swimcluster.errors import ExchangeError, SwimclusterError
 from swimcluster.events import Event, RequestReceived
+from swimcluster.line_budget import LineBudget
 from swimcluster.nursery import open_plain_nursery
 from swimcluster.swim import Swim
 from swimcluster.transmits import Datagram, Exchange, PendingReply
@@ -78,6 +79,7 @@ class Driver:
         self._on_request = on_request
         self._recorder = recorder
         self._on_crash = on_crash
+        self._lines = LineBudget()
         self._requests: dict[int, RequestReceived] = {}
         self._sending = 0
         self._exchanging = 0
@@ -273,19 +275,28 @@ class Driver:
     async def _answer_request(self, pending: PendingReply) -> bytes | None:
         """Let the program answer; without a handler, or when it fails, the exchange closes without a reply."""
         request = self._requests.pop(pending.request_id, None)
-        if request is None or self._on_request is None:
+        if request is None:
+            return None
+        if self._on_request is None:
+            self._tell(logging.WARNING, request.sender, "this member has no on_request")
             return None
         with trio.move_on_after(pending.timeout_ns / NS_PER_S):
             try:
                 payload = await self._on_request(request.sender, request.payload)
                 answer: bytes = self.feed("respond", pending.request_id, payload)
             except SwimclusterError as error:
-                logger.warning("the request of %s was not answered: %s", request.sender, error)
-            except Exception:
-                logger.exception("the request handler failed on a request of %s", request.sender)
+                self._tell(logging.WARNING, request.sender, str(error))
+            except Exception as error:  # noqa: BLE001 - the program's own; it costs this reply and nothing else
+                self._tell(logging.ERROR, request.sender, "on_request failed", error)
             else:
                 return answer
         return None
+
+    def _tell(self, level: int, sender: str, why: str, fault: Exception | None = None) -> None:
+        """Log a request that got no reply; how many there are is up to those who ask."""
+        suffix = self._lines.take(level)
+        if suffix is not None:
+            logger.log(level, "a request of %s was not answered: %s%s", sender, why, suffix, exc_info=fault)
 
 
 def _ring_at(now: int, deadline: int | None) -> float:

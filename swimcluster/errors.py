@@ -2,7 +2,7 @@
 
 SwimclusterError
 ├── ConfigError        yours: a setting is out of range; nothing was started
-├── PayloadTypeError   yours: a value is not bytes; nothing was changed or sent
+├── PayloadTypeError   yours: a value is not bytes, or a name not text; nothing was changed or sent
 ├── PayloadTooLargeError  yours: a value is over its limit; nothing was changed or sent
 ├── JoinError          theirs: no seed answered; the node is running and keeps trying
 ├── NameInUseError     theirs: a live member holds the name; this node has not joined
@@ -20,11 +20,11 @@ class SwimclusterError(Exception):
 
 
 class ConfigError(SwimclusterError):
-    """A setting is missing, out of range or contradicts another; nothing was started."""
+    """A setting is missing, of another type, out of range or contradicts another; nothing was started or changed."""
 
 
 class PayloadTypeError(SwimclusterError, TypeError):
-    """A value given by the caller is not bytes; nothing was changed or sent. Encode it first."""
+    """A value given by the caller is not bytes, or a name not text; nothing was changed or sent."""
 
 
 class PayloadTooLargeError(SwimclusterError):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import trio
-
 from swimcluster.events import (
     AddressConflict,
     ClockGap,
@@ -23,10 +21,7 @@ from swimcluster.events import (
     PeerRefused,
     SnapshotFault,
 )
-
-LINES_PER_WINDOW = 20
-"""Lines of one kind of event within `WINDOW_S`; the rest are counted and told with the next line."""
-WINDOW_S = 60.0
+from swimcluster.line_budget import LineBudget
 
 LEVELS: dict[type[Event], int] = {
     MemberJoined: logging.INFO,
@@ -52,7 +47,7 @@ class EventLog:
     """Writes the events of one cluster to the logger `swimcluster`."""
 
     def __init__(self) -> None:
-        self._windows: dict[type[Event], tuple[float, int]] = {}
+        self._budget = LineBudget()
 
     def write(self, event: Event) -> None:
         """Log one event if its kind is for the log and has lines left."""
@@ -60,15 +55,8 @@ class EventLog:
         level = LEVELS.get(kind)
         if level is None or not logger.isEnabledFor(level):
             return
-        now = trio.current_time()
-        start, lines = self._windows.get(kind, (now, 0))
-        unsaid = 0
-        if now - start >= WINDOW_S:
-            unsaid = max(0, lines - LINES_PER_WINDOW)
-            start, lines = now, 0
-        self._windows[kind] = (start, lines + 1)
-        if lines < LINES_PER_WINDOW:
-            suffix = f" (and {unsaid} more of the kind before)" if unsaid else ""
+        suffix = self._budget.take(kind)
+        if suffix is not None:
             logger.log(level, "%s%s", describe(event), suffix)
 
 
@@ -80,7 +68,7 @@ def describe(event: Event) -> str:
         case MemberRestarted(member=m, previous=p) | MemberMoved(member=m, previous=p):
             return f"{m.name} {VERBS[type(event)]}, from {p.address} to {m.address}"
         case JoinAttemptFailed(seeds=seeds, retry_in_s=retry_in_s):
-            return f"no answer from {', '.join(map(str, seeds))}; trying again in {retry_in_s:.1f} s"
+            return f"no answer from {', '.join(map(str, seeds)) or 'anybody'}; trying again in {retry_in_s:.1f} s"
         case Isolated(isolated=isolated):
             return "hears nobody although others are known" if isolated else "hears others again"
         case ClockGap(gap_s=gap_s):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blake3 import blake3
 
-from swimcluster.config_checks import KEYS_MAX, check_key
+from swimcluster.config_checks import KEYS_MAX, check_key, check_key_id
 from swimcluster.errors import ConfigError
 
 KEY_ID_BYTES = 4
@@ -84,7 +84,6 @@ class Keyring:
         del self._macs[key_id]
 
     def _require(self, key_id: bytes) -> None:
-        if not isinstance(key_id, bytes):
-            raise ConfigError("a key id must be bytes, as `install` returned it")
+        check_key_id(key_id)
         if key_id not in self._macs:
             raise ConfigError(f"no key {key_id.hex()} is installed here: install it first")

@@ -1,4 +1,4 @@
-"""What every value that a program hands in must be: bytes, within a documented limit."""
+"""What a program hands in must be: bytes within a documented limit, and a name as text."""
 
 from __future__ import annotations
 
@@ -24,3 +24,13 @@ def check_payload(what: str, payload: bytes, limit: int, effect: str) -> None:
         raise PayloadTypeError(f"{what} must be bytes, not {type(payload).__name__}; {effect}")
     if len(payload) > limit:
         raise PayloadTooLargeError(f"{what} of {len(payload)} bytes: at most {limit}; {effect}")
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot be a member's name before anything has been sent.
+
+    Raises:
+        PayloadTypeError: not text; a `Member` has its name in `member.name`.
+    """
+    if not isinstance(name, str):
+        raise PayloadTypeError(f"a member's name must be text, not {type(name).__name__}; {UNSENT}")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from swimcluster.config_checks import check_key_id
+
 if TYPE_CHECKING:
     from swimcluster.cluster import Cluster
 
@@ -60,5 +62,10 @@ class KeyRotation:
         return self._cluster.machine.key_ids()
 
     def coverage(self, key_id: bytes) -> Coverage:
-        """Return which live members hold the key."""
+        """Return which live members hold the key.
+
+        Raises:
+            ConfigError: not bytes, as `install` returned them.
+        """
+        check_key_id(key_id)
         return Coverage(*self._cluster.machine.key_coverage(key_id))

@@ -8,7 +8,7 @@ from swimcluster.errors import ExchangeError
 from swimcluster.events import BroadcastReceived, ReplyReceived, RequestFailed, RequestReceived, UserMessage
 from swimcluster.membership import Entry
 from swimcluster.messages import Broadcast, Packet, Request, Response, User
-from swimcluster.payload import UNSENT, check_payload
+from swimcluster.payload import UNSENT, check_name, check_payload
 from swimcluster.replay_window import ReplayWindows
 from swimcluster.transmits import PendingReply
 
@@ -16,6 +16,7 @@ REQUESTS_MAX = 1024
 """Requests of others that the application has not answered yet; further ones are closed without a reply."""
 ORIGINS_MAX = 16_384
 """Instances whose broadcast numbers are remembered."""
+NO_REPLY = "no connection, no reply in time, or its on_request is missing or failed, which its log tells"
 
 
 class OwnRequest:
@@ -35,7 +36,7 @@ class OwnRequest:
 
     def failed(self, now: int) -> None:
         """Say that there is none."""
-        self._core.emit(RequestFailed(self.request_id, "no reply in time"))
+        self._core.emit(RequestFailed(self.request_id, NO_REPLY))
 
 
 class UserMessages:
@@ -118,7 +119,10 @@ class UserMessages:
         return self._core.seal_reply(owed[0], [encode_message(Response(payload))])
 
     def _live(self, name: str) -> Entry:
+        check_name(name)
+        if name == self._core.identity.name:
+            raise ExchangeError(f"{name!r} is this member itself, which sends to others only; {UNSENT}")
         entry = self._core.table.live.get(name)
         if entry is None:
-            raise ExchangeError(f"no live member is called {name!r}; nothing was sent")
+            raise ExchangeError(f"no live member is called {name!r}; {UNSENT}")
         return entry

@@ -12,7 +12,8 @@ from memory_clusters import KEY
 from swimcluster import Address, Config, ConfigError, JoinAttemptFailed, JoinStatus, MemberJoined, open_cluster
 from swimcluster import advertise as advertising
 from swimcluster.advertise import advertised_address
-from swimcluster.event_log import LINES_PER_WINDOW, WINDOW_S, EventLog
+from swimcluster.event_log import EventLog
+from swimcluster.line_budget import LINES_PER_WINDOW, WINDOW_S
 
 ANYWHERE = Address("127.0.0.1", 0)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
 from swimcluster.address import Address
 from swimcluster.codec import encode_body, encode_envelope, encode_message, encode_sender
 from swimcluster.config import FRAME_OVERHEAD_BYTES, Config
-from swimcluster.config_checks import RANGES
+from swimcluster.config_checks import KINDS, RANGES
 from swimcluster.errors import ConfigError
 from swimcluster.messages import Alive, Ping, Suspect
 
@@ -27,6 +28,19 @@ def test_each_preset_is_valid_and_takes_addresses_as_text(preset):
     assert config.advertise == Address("::1", 7946)
     assert config.seeds == (Address("db-1.lan", 7946), HERE)
     assert config.worst_case_bytes <= config.datagram_bytes_max
+
+
+def test_addresses_and_folders_may_be_given_to_a_preset_as_text():
+    config = lan(bind="[::]:7946", state_dir="/var/lib/here")
+    assert config.bind == Address("::", 7946)
+    assert config.state_dir == Path("/var/lib/here")
+
+
+def test_every_setting_is_checked_for_its_type():
+    assert {field.name for field in fields(Config)} == set(RANGES) | set(KINDS)
+    for setting in [field.name for field in fields(Config)]:
+        with pytest.raises(ConfigError, match=setting):
+            replace(lan(), **{setting: object()})
 
 
 @pytest.mark.parametrize("setting", sorted(RANGES))
@@ -49,6 +63,21 @@ def test_a_number_out_of_its_range_is_refused_by_name(setting):
         ({"keys": KEY}, "list"),
         ({"keys": ["a text key of some length"]}, "bytes"),
         ({"seeds": "10.0.0.1:1"}, "list"),
+        ({"seeds": None}, "seeds is a list"),
+        ({"seeds": [("10.0.0.1", 1)]}, "a seed must be an Address, .* not tuple"),
+        ({"keys": None}, "keys is a list"),
+        ({"name": 5}, "name must be text, not int"),
+        ({"cluster": b"c"}, "cluster must be text, not bytes"),
+        ({"insecure": "no", "keys": []}, "insecure must be True or False, not str"),
+        ({"buddy": 1}, "buddy must be True or False, not int"),
+        ({"probe_order": ["random"]}, "probe_order must be text"),
+        ({"advertise": ("10.0.0.1", 1)}, "advertise must be an Address, not tuple"),
+        ({"advertise": Address("10.0.0.1", "7946")}, "the port a number"),  # type: ignore[arg-type]
+        ({"advertise": Address("10.0.0.1", 70_000)}, "the port a number"),
+        ({"bind": 7946}, "bind must be an Address, not int"),
+        ({"bind": Address(None, 7946)}, "the host must be text"),  # type: ignore[arg-type]
+        ({"bind": "10.0.0.1"}, "no port"),
+        ({"state_dir": 5}, "state_dir must be a pathlib.Path, not int"),
         ({"seeds": [Address("10.0.0.1", 0)]}, "port other than 0"),
         ({"advertise": Address("0.0.0.0", 1)}, "routable"),
         ({"advertise": Address("10.0.0.1", 0)}, "routable"),
