@@ -50,6 +50,10 @@ class ThreadSafeCluster:
         self.keyring = ThreadedKeyRotation(thread)
         """Installs, uses and removes cluster keys at run time."""
 
+    def __repr__(self) -> str:
+        """Return the name, for a log; it works on a closed cluster too."""
+        return f"<{type(self).__name__} member {self._thread.name!r}>"
+
     @property
     def config(self) -> Config:
         """The settings this node runs with; its address is the one it advertises."""

@@ -30,6 +30,7 @@ class TrioThread:
         """Done when the cluster is open; holds the error when it could not be opened."""
         self.ended: Future[None] = Future()
         """Done when it is closed; holds the error that ended it before its time."""
+        self.name = config.name
         self._config = config
         self._options = options
         self._token: trio.lowlevel.TrioToken | None = None
@@ -39,7 +40,7 @@ class TrioThread:
         self._scope = trio.CancelScope()
         self._is_stopped = False
         # A daemon, so that a program which forgets to close can still end.
-        threading.Thread(target=self._run, name=f"swimcluster {config.name}", daemon=True).start()
+        threading.Thread(target=self._run, name=f"swimcluster {self.name}", daemon=True).start()
 
     def stop(self) -> None:
         """Begin to leave and close, also while it is being opened; `ended` tells when that is done."""
@@ -160,7 +161,7 @@ def result_of(future: Future[T], timeout_s: float | None) -> T:
         return future.result(timeout_s)
     except TimeoutError:
         if future.cancel() or not future.done():
-            raise
+            raise TimeoutError(f"no outcome within timeout_s = {timeout_s:g}; this call was given up") from None
         return future.result()  # it came in just as the time ran out
     except CancelledError:
         raise ClosedError(CLOSED) from None

@@ -157,6 +157,9 @@ def test_a_held_name_is_raised_by_open_cluster_in_the_programs_own_thread() -> N
             pytest.fail("the body must not begin")
         with pytest.raises(JoinError):
             b.join([Address("127.0.0.1", 9)], timeout_s=30)
+        with pytest.raises(TimeoutError, match=r"timeout_s = 0\.05"):
+            b.wait_for(lambda found: len(found) == 3, timeout_s=0.05)
+        assert repr(b) == "<ThreadedCluster member 'b'>"
 
 
 def test_asyncio_joins_waits_asks_and_reads_events() -> None:
