@@ -9,13 +9,13 @@ import sys
 
 import trio
 
-from swimcluster import Config, open_cluster, parse_address
+from swimcluster import Config, open_cluster
 
 
 async def main(*arguments: str) -> None:
     name, bind, *seeds = arguments
     secret = os.environ.get("CLUSTER_SECRET", "only for trying this out").encode()
-    config = Config.lan(name=name, bind=parse_address(bind), seeds=seeds, keys=[secret])
+    config = Config.lan(name=name, bind=bind, seeds=seeds, keys=[secret])
     async with open_cluster(config) as cluster, cluster.subscribe() as events:
         async for event in events:
             alive = ", ".join(f"{member.name} ({member.state.name.lower()})" for member in cluster.members)
