@@ -104,7 +104,7 @@ def ask(question: Question, parameters: Parameters) -> Answered:
 
 
 def table(rows: list[Row]) -> str:
-    """Rows as text in aligned columns, in the order of the first row's fields; numbers to four places."""
+    """Rows as text in aligned columns, in the order in which fields first come; numbers to four places."""
     if not rows:
         return "(no rows)"
     heads = list(dict.fromkeys(head for row in rows for head in row))

@@ -131,6 +131,7 @@ class Core:
         self.now = now
         self.heard_at = now
         self.probe_interval_ns = config.ns(config.probe_interval_s)
+        self.probe_timeout_ns = config.ns(config.probe_timeout_s)
         self.rng = rng
         self.statistics = Statistics()
         self.timers = Timers()

@@ -88,7 +88,7 @@ class FirstHand:
         core = self._core
         if entry.claim.state is MemberState.LEFT and packet.instance == entry.claim.instance:
             return
-        if entry.told_at is not None and now - entry.told_at < core.config.ns(core.config.probe_timeout_s):
+        if entry.told_at is not None and now - entry.told_at < core.probe_timeout_ns:
             return
         entry.told_at = now
         core.statistics.stale_answered += 1
@@ -102,7 +102,7 @@ class FirstHand:
         """Ask a sender for its Alive, at most once per probe time-out."""
         core = self._core
         asked_at = self._asked.get(packet.instance)
-        if asked_at is not None and now - asked_at < core.config.ns(core.config.probe_timeout_s):
+        if asked_at is not None and now - asked_at < core.probe_timeout_ns:
             return
         if len(self._asked) >= STRANGERS_MAX:
             del self._asked[next(iter(self._asked))]

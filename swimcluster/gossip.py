@@ -224,7 +224,7 @@ class Gossip:
         core, waiting = self._core, self._pending_vitals
         if waiting is None:
             return
-        interval = core.config.ns(core.config.probe_interval_s)
+        interval = core.probe_interval_ns
         last = self._vitals_published_at
         if last is None or now - last >= interval:
             self._pending_vitals = None

@@ -63,7 +63,7 @@ class Healer:
         """Compare the silence with its limit; called once per probe period."""
         core = self._core
         knows_others = bool(core.table.live or core.table.gone) or core.joiner.has_others
-        limit = ISOLATED_AFTER_INTERVALS * core.config.ns(core.config.probe_interval_s)
+        limit = ISOLATED_AFTER_INTERVALS * core.probe_interval_ns
         if knows_others and now - core.heard_at >= limit and not self.is_isolated:
             self._set(is_isolated=True)
 

@@ -35,7 +35,7 @@ class HolderCheck:
         core.statistics.name_checks += 1
         ping = encode_message(Ping(self._sequence, self.name, self.instance))
         # A probe interval rather than a time-out: taking a live holder's name is worse than a second more.
-        timeout = config.ns(config.probe_timeout_s)
+        timeout = core.probe_timeout_ns
         wait = min(core.health.scale(core.probe_interval_ns), max(timeout, config.ns(CHECK_MAX_S)))
         self._heard_counts_from = now + timeout // 2
         core.send(self.address, ping)

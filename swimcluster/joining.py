@@ -58,7 +58,7 @@ class Seed:
             self._end(now)
         elif first.verdict == Verdict.CHECKING:
             # A holder that is gone is known as such within a round trip; one that hangs, after the whole check.
-            wait = core.config.ns(core.config.probe_timeout_s) >> max(2, CHECK_HASTE - self._checks)
+            wait = core.probe_timeout_ns >> max(2, CHECK_HASTE - self._checks)
             self._checks += 1
             core.timers.set(now + wait, self.dial)
         elif first.verdict == Verdict.HELD:

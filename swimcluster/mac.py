@@ -30,6 +30,8 @@ VERSION = 2
 MAC_BYTES = 16
 _HEADER = Struct(">2sBB4s4s8sQ")
 HEADER_BYTES = _HEADER.size
+CLUSTER_TAG_AT, KEY_ID_AT, INSTANCE_AT, COUNTER_AT = slice(4, 8), slice(8, 12), slice(12, 20), slice(20, 28)
+"""Where the fields of a header lie in a frame."""
 assert HEADER_BYTES + MAC_BYTES == FRAME_OVERHEAD_BYTES
 
 
@@ -80,7 +82,7 @@ def open_frame(keyring: Keyring, kind: int, data: bytes, binding: bytes = b"") -
     signed = data[:-MAC_BYTES]
     if not hmac.compare_digest(blake3(signed + binding, key=key).digest(MAC_BYTES), data[-MAC_BYTES:]):
         raise RejectedError("dropped_mac")
-    return Frame(data[12:20], int.from_bytes(data[20:28], "big"), data[HEADER_BYTES:-MAC_BYTES])
+    return Frame(data[INSTANCE_AT], int.from_bytes(data[COUNTER_AT], "big"), data[HEADER_BYTES:-MAC_BYTES])
 
 
 def _key_of(keyring: Keyring, kind: int, data: bytes) -> bytes:
@@ -90,9 +92,9 @@ def _key_of(keyring: Keyring, kind: int, data: bytes) -> bytes:
         raise RejectedError("dropped_version")
     if data[3] != kind:
         raise RejectedError("dropped_malformed")
-    if data[4:8] != keyring.cluster_tag:
+    if data[CLUSTER_TAG_AT] != keyring.cluster_tag:
         raise RejectedError("dropped_cluster")
-    key = keyring.verifying_key(data[8:12])
+    key = keyring.verifying_key(data[KEY_ID_AT])
     if key is None:
         raise RejectedError("dropped_key")
     return key

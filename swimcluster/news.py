@@ -63,7 +63,7 @@ class News:
     def _tell_of_other_words(self, now: int, entry: Entry, message: Alive) -> None:
         """Show a member a version of its words that says something else: they are a copy's, which only it can mend (P7)."""
         core = self._core
-        if entry.told_at is None or now - entry.told_at >= core.config.ns(core.config.probe_timeout_s):
+        if entry.told_at is None or now - entry.told_at >= core.probe_timeout_ns:
             entry.told_at = now
             core.send(entry.address, encode_message(message))
 

@@ -42,7 +42,7 @@ class Probe:
         self.relays: list[str] = []
         self.nacked_by: list[str] = []
         self.sequence = core.expect(self)
-        timeout = core.health.scale(core.config.ns(core.config.probe_timeout_s))
+        timeout = core.health.scale(core.probe_timeout_ns)
         self._timer: Timer = core.timers.set(now + timeout, self.ask_others)
 
     def start(self) -> None:
@@ -149,7 +149,7 @@ class Prober:
 
     def start(self, now: int) -> None:
         """Begin the first period somewhere within one interval, so that nodes started together do not march in step."""
-        interval = self._core.config.ns(self._core.config.probe_interval_s)
+        interval = self._core.probe_interval_ns
         self._core.timers.set(now + self._core.below(interval) + 1, self._period)
 
     def add(self, name: str) -> None:
@@ -162,12 +162,12 @@ class Prober:
     # The period -------------------------------------------------------------------------------------------------
 
     def _period(self, now: int) -> None:
-        core, config = self._core, self._core.config
+        core = self._core
         if self._probe is not None:
             self._probe.fail(now)
         if not core.is_active:
             return
-        interval = core.health.scale(config.ns(config.probe_interval_s))
+        interval = core.health.scale(core.probe_interval_ns)
         core.timers.set(now + interval, self._period)
         core.healer.judge_isolation(now)
         entry = self._next_target()

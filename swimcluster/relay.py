@@ -76,7 +76,7 @@ class Relays:
         if config.nacks:
             nack_at = now + config.ns(config.probe_timeout_s * config.nack_fraction)
             relay.timers.append(core.timers.set(nack_at, relay.say_nack))
-        relay.timers.append(core.timers.set(now + 2 * config.ns(config.probe_interval_s), relay.expire))
+        relay.timers.append(core.timers.set(now + 2 * core.probe_interval_ns, relay.expire))
 
     def end(self, relay: Relay) -> None:
         """Forget a relay: no timer and no answer finds it any more, so that this happens once."""

@@ -14,6 +14,7 @@ from swimcluster.errors import ConfigError
 from swimcluster.keyring import Keyring
 from swimcluster.mac import (
     HELLO_MAGIC,
+    KEY_ID_AT,
     MAC_BYTES,
     FrameKind,
     RejectedError,
@@ -22,7 +23,6 @@ from swimcluster.mac import (
 )
 
 _CONTEXT = "swimcluster 1 flight recorder substitute key"
-_KEY_ID_AT = slice(8, 12)
 
 FRAME_ARGUMENT: dict[str, tuple[int, FrameKind]] = {
     "receive_datagram": (1, FrameKind.DATAGRAM),
@@ -60,7 +60,7 @@ def _resign(keyring: Keyring, kind: FrameKind, data: bytes, binding: bytes) -> b
     except RejectedError:
         return data
     signed = frame[:-MAC_BYTES]
-    mac = blake3(signed + binding, key=substitute_key(frame[_KEY_ID_AT])).digest(MAC_BYTES)
+    mac = blake3(signed + binding, key=substitute_key(frame[KEY_ID_AT])).digest(MAC_BYTES)
     return hello + signed + mac
 
 

@@ -159,7 +159,7 @@ class SelfDefence:
         if theirs.life > own.life:
             self.heard_of_self(now, theirs, packet.address)
             return
-        interval = core.config.ns(core.config.probe_timeout_s)
+        interval = core.probe_timeout_ns
         if self._conflict_told_at is None or now - self._conflict_told_at >= interval:
             self._conflict_told_at = now
             core.statistics.name_conflicts += 1

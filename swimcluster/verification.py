@@ -54,13 +54,13 @@ class Candidate:
 
     def ping(self, now: int) -> None:
         """Begin a round with a direct ping."""
-        core, config = self._core, self._core.config
+        core = self._core
         self.attempts += 1
         self.relays = []
         self.started_at = now
         self.sequence = core.expect(self)
         core.send(self.address, encode_message(Ping(self.sequence, self.alive.name, self.alive.instance)))
-        core.timers.set(now + config.ns(config.probe_timeout_s), self._timed_out, self.sequence)
+        core.timers.set(now + core.probe_timeout_ns, self._timed_out, self.sequence)
 
     def _timed_out(self, now: int, sequence: int) -> None:
         core, config = self._core, self._core.config

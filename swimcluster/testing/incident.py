@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from swimcluster.dump_file import Dump
 from swimcluster.errors import ConfigError
+from swimcluster.mac import COUNTER_AT, INSTANCE_AT
 from swimcluster.replay import Step, replay, restore
 from swimcluster.resigning import ReplayKeyring
 from swimcluster.testing.checkers_of_conduct import DeadlinesAhead, NoBlindAccusations, ToldOnce, WithinBudget
@@ -42,7 +43,7 @@ KINDS: Final = {
     "advance": "wake",
 }
 """What the simulator calls a machine's inputs; all others are calls of its owner."""
-_FRAME_ID: Final = slice(12, 28)
+_FRAME_ID: Final = slice(INSTANCE_AT.start, COUNTER_AT.stop)
 """Instance and counter in a datagram's header (docs/protocol.md, wire format)."""
 
 Heard = dict[tuple[str, str], int]
