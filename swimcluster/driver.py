@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import trio
 
 from swimcluster.address import Address
+from swimcluster.config import NS_PER_S
 from swimcluster.errors import ExchangeError, SwimclusterError
 from swimcluster.events import Event, RequestReceived
 from swimcluster.line_budget import LineBudget
@@ -24,7 +25,6 @@ from swimcluster.swim import Swim
 from swimcluster.transmits import Datagram, Exchange, PendingReply
 from swimcluster.transport import Transport
 
-NS_PER_S = 1_000_000_000
 SENDS_IN_FLIGHT_MAX = 256
 """Datagrams waiting for the transport at once; more count as failed sends."""
 SEND_DEADLINE_S = 5.0
