@@ -237,7 +237,7 @@ class Cluster:
 
         Raises:
             ConfigError: not a list, or one of them not an address; nothing was changed.
-            JoinError: none answered in this round; the node goes on trying.
+            JoinError: none answered in this round, and the node goes on trying; or none was given, or it has left.
             NameInUseError: raised by `open_cluster`, which ends the body.
         """
         check_list("seeds", "addresses", seeds)

@@ -213,7 +213,11 @@ class Session:
         if isinstance(call.outcome, Joined):
             return call.outcome.seed
         tried = ", ".join(map(str, seeds)) or "no seed given"
-        raise JoinError(f"{tried}: nobody let this node in; trying again in {call.outcome.retry_in_s:.1f} s")
+        status = self.machine.join_status
+        if status is JoinStatus.LEAVING or status is JoinStatus.LEFT:
+            raise JoinError(f"{tried}: this member has left and joins nothing any more; open another cluster")
+        after = f"; trying again in {call.outcome.retry_in_s:.1f} s" if seeds else ", as nothing was tried; give one"
+        raise JoinError(f"{tried}: nobody let this node in{after}")
 
     async def request(self, name: str, payload: bytes) -> bytes:
         """Ask a live member something and wait for its answer.

@@ -9,7 +9,7 @@ import pytest
 import trio
 from memory_clusters import MemoryNetwork, config, member
 
-from swimcluster import ConfigError, ExchangeError, PayloadTypeError, open_cluster
+from swimcluster import ConfigError, ExchangeError, JoinError, PayloadTypeError, open_cluster
 from swimcluster.line_budget import LINES_PER_WINDOW
 
 CRASH = "the inputs that led to this"
@@ -73,6 +73,15 @@ async def test_a_member_that_asks_itself_is_told_so() -> None:
             a.send("a", b"x")
         with pytest.raises(ExchangeError, match=r"'a' is this member itself, .*nothing was sent"):
             await a.request("a", b"x")
+
+
+async def test_a_join_that_cannot_come_to_anything_says_so_and_promises_no_further_try() -> None:
+    async with member(MemoryNetwork(), "a") as a:
+        with pytest.raises(JoinError, match=r"no seed given: .*; give one"):
+            await a.join([])
+        await a.leave()
+        with pytest.raises(JoinError, match=r"b:7946: this member has left .*; open another cluster"):
+            await a.join(["b:7946"])
 
 
 async def test_a_key_id_that_is_not_bytes_is_refused_everywhere() -> None:
