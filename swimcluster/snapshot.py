@@ -8,7 +8,9 @@ Failed members are kept too, as after an outage of everybody they are all there 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -95,8 +97,7 @@ def load_snapshot(path: Path) -> tuple[Snapshot, str]:
         the snapshot, and the fault: empty when the file was read or there is none yet.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
+        data = _read(path)
         if len(data) > FILE_BYTES_MAX:
             return Snapshot(), f"{path}: longer than any snapshot"
         return decode_snapshot(data), ""
@@ -106,6 +107,18 @@ def load_snapshot(path: Path) -> tuple[Snapshot, str]:
         return Snapshot(), f"{path}: {error.strerror or error}"
     except DecodeError as error:
         return Snapshot(), f"{path}: {error}"
+
+
+def _read(path: Path) -> bytes:
+    # Without waiting: a pipe in the file's place would hold up the start for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(FILE_BYTES_MAX + 1)
+    finally:
+        os.close(descriptor)
 
 
 def store_snapshot(path: Path, snapshot: Snapshot, suffix: str = "new") -> str:

@@ -59,7 +59,7 @@ class StateFile:
 
     async def load(self, own_address: Address | None) -> Snapshot:
         """Read the last snapshot without `own_address`; empty when there is none or it cannot be read, which is told."""
-        snapshot, fault = await trio.to_thread.run_sync(load_snapshot, self._path)
+        snapshot, fault = await trio.to_thread.run_sync(load_snapshot, self._path, abandon_on_cancel=True)
         self._tell(fault)
         self._remembered = tuple(known for known in snapshot.addresses if known.address != own_address)
         return replace(snapshot, addresses=self._remembered)

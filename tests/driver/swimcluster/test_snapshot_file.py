@@ -103,3 +103,13 @@ def test_a_path_that_is_a_folder_is_told_and_never_fatal(tmp_path: Path) -> None
     assert snapshot == Snapshot()
     assert fault
     assert store_snapshot(tmp_path, SAMPLE)
+
+
+def test_a_pipe_in_the_files_place_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.swim"
+    os.mkfifo(path)
+    snapshot, fault = load_snapshot(path)
+    assert snapshot == Snapshot()
+    assert "not a regular file" in fault
+    assert store_snapshot(path, SAMPLE) == ""
+    assert load_snapshot(path) == (SAMPLE, "")
