@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swimcluster.address import Address
-from swimcluster.codec import encode_envelope, encode_message, encode_sender
+from swimcluster.codec import INCARNATION_MAX, encode_envelope, encode_message, encode_sender
 from swimcluster.member import Claim, Member, MemberState, Reachability
 from swimcluster.messages import Alive, Left
 from swimcluster.transitions import Record, Transition
@@ -67,6 +67,12 @@ class Identity:
         self._encode()
         if self.observer is not None:
             self.observer(Transition(self.name, before, self.record(), cause))
+
+    def say(self, cause: str, *, metadata: bytes | None = None, key_ids: bytes | None = None) -> None:
+        """Author the next version of this life; where its incarnations are used up, the first of the next epoch (P7)."""
+        is_used_up = self.incarnation >= INCARNATION_MAX
+        epoch, incarnation = (self.epoch + 1, None) if is_used_up else (None, self.incarnation + 1)
+        self.change(cause, epoch=epoch, incarnation=incarnation, metadata=metadata, key_ids=key_ids)
 
     def publish_vitals(self, vitals: bytes) -> None:
         """Put new vitals on every packet from now on."""

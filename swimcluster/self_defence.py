@@ -172,6 +172,9 @@ class SelfDefence:
         if not core.is_active:
             return
         core.statistics.name_conflicts += 1
+        if core.identity.epoch >= EPOCH_MAX:
+            self.stop(now, core.identity.address)
+            return
         instance = core.rng.getrandbits(8 * INSTANCE_BYTES).to_bytes(INSTANCE_BYTES, "big")
         core.identity.change("clone seen", epoch=core.identity.epoch + 1, instance=instance)
         core.announce()

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from swimcluster.address import Address
-from swimcluster.codec import split_key_ids
+from swimcluster.codec import EPOCH_MAX, split_key_ids
 from swimcluster.config import Config
 from swimcluster.config_checks import check_advertise
 from swimcluster.core import Core, RandomSource
@@ -169,7 +169,7 @@ class Swim:
         core = self.core
         check_payload("metadata", data, core.config.metadata_bytes_max, UNCHANGED)
         if data != core.identity.metadata and core.is_active:
-            core.identity.change("metadata", incarnation=core.identity.incarnation + 1, metadata=data)
+            core.identity.say("metadata", metadata=data)
             core.announce()
 
     def set_vitals(self, now: int, data: bytes) -> None:
@@ -187,12 +187,14 @@ class Swim:
         """Tell the others that this member is now reached at `address`: a new epoch.
 
         Raises:
-            ConfigError: nobody could connect to the address; nothing was changed.
+            ConfigError: nobody could connect to the address, or no epoch is left; nothing was changed.
         """
         self._enter(now)
         core = self.core
         check_advertise(address, core.config.host_bytes_max)
         if address != core.identity.address and core.is_active:
+            if core.identity.epoch >= EPOCH_MAX:
+                raise ConfigError("the epochs of this name are used up: restart the member under another one")
             core.identity.change("readvertised", epoch=core.identity.epoch + 1, address=address)
             core.announce()
 
@@ -381,5 +383,5 @@ class Swim:
         core = self.core
         held = core.held_key_ids()
         if held != core.identity.key_ids and core.is_active:
-            core.identity.change("keys", incarnation=core.identity.incarnation + 1, key_ids=held)
+            core.identity.say("keys", key_ids=held)
             core.announce()

@@ -339,6 +339,25 @@ def test_an_exhausted_incarnation_is_a_new_epoch():
     assert (bench.machines[2].local.epoch, bench.machines[2].local.incarnation) == (2, 0)
 
 
+def test_own_words_after_the_last_incarnation_begin_a_new_epoch():
+    bench = Bench()
+    bench.cluster(2)
+    bench.machines[2].core.identity.change("test", incarnation=INCARNATION_MAX)
+    bench.do(2, lambda swim, now: swim.set_metadata(now, b"more"))
+    assert (bench.machines[2].local.epoch, bench.machines[2].local.incarnation) == (2, 0)
+    bench.run(2, until=lambda: bench.machines[1].member("b").metadata == b"more")
+
+
+def test_no_epoch_after_the_last_is_ever_told():
+    swim = machine("a", 1, epoch=EPOCH_MAX)
+    with pytest.raises(ConfigError, match="used up"):
+        swim.readvertise(0, address(9))
+    assert swim.local.address == address(1)
+    swim.core.defence.heard_clone(0)
+    assert swim.local.epoch == EPOCH_MAX
+    assert swim.join_status is JoinStatus.NAME_IN_USE
+
+
 def test_a_copy_of_a_running_process_makes_the_first_that_sees_it_another_life():
     bench = Bench()
     bench.cluster(2)
