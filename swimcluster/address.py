@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from swimcluster.errors import ConfigError
 
+ANY_IPV4 = ipaddress.IPv4Address(0)
 HOST_LENGTH_MAX = 253
 """Longest DNS name in characters (RFC 1035 §2.3.4)."""
 
@@ -33,9 +34,10 @@ class Address:
         if not self.host or self.port == 0:
             return True
         try:
-            return ipaddress.ip_address(self.host).is_unspecified
+            found = ipaddress.ip_address(self.host)
         except ValueError:
-            return False
+            return not self.host.strip("0.")  # `0` and the like, which resolvers take for 0.0.0.0.
+        return found.is_unspecified or (found.version == 6 and found.ipv4_mapped == ANY_IPV4)
 
 
 def parse_address(text: str, *, default_port: int | None = None) -> Address:

@@ -116,6 +116,8 @@ def check_identity(config: Config) -> None:
         raise ConfigError(f"the name {name!r} must be 1 to {config.name_bytes_max} bytes of printable text")
     if not 1 <= len(config.cluster.encode(errors="replace")) <= CLUSTER_BYTES_MAX:
         raise ConfigError(f"the cluster name must be 1 to {CLUSTER_BYTES_MAX} bytes")
+    if any("\ud800" <= character <= "\udfff" for character in config.cluster):
+        raise ConfigError(f"the cluster name {config.cluster!r} has bytes in it that are no UTF-8")
     if config.advertise is not None:
         check_advertise(config.advertise, config.host_bytes_max)
     if config.bind is not None:
@@ -151,6 +153,8 @@ def check_advertise(address: Address, host_bytes_max: int) -> None:
     check_address("the advertised address", address)
     if address.is_unspecified:
         raise ConfigError(f"{address} cannot be advertised: nobody can connect to it; set a routable host and port")
+    if not address.host.isprintable() or " " in address.host:
+        raise ConfigError(f"the advertised host {address.host!r} must be printable text without spaces")
     if len(address.host.encode()) > host_bytes_max:
         raise ConfigError(f"the advertised host is over {host_bytes_max} bytes: advertise an IP address instead")
 

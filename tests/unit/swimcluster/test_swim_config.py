@@ -145,3 +145,22 @@ def test_every_setting_is_documented_where_it_is_defined():
         if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
     }
     assert documented == {field.name for field in fields(Config)}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cluster": "from the \udc80 environment"},
+        {"advertise": "a\0b:1"},
+        {"advertise": "a\u200bb:1"},
+        {"advertise": Address("a b", 1)},
+        {"advertise": Address("\udc80", 1)},
+        {"advertise": "0:7946"},
+        {"advertise": "[::ffff:0.0.0.0]:7946"},
+        {"seeds": ["000.0.0.0:7946"]},
+    ],
+    ids=ascii,
+)
+def test_text_that_others_refuse_and_addresses_of_nobody_are_no_settings(settings):
+    with pytest.raises(ConfigError):
+        Config.lan(name="a", keys=[b"sixteen bytes at least"], **settings)
