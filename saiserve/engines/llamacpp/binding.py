@@ -151,6 +151,8 @@ class LlamaContext:
         self._adapters: tuple[tuple[Any, float], ...] = ()
         self._row_type = ctypes.c_float * self._vocabulary_size
         self._outputs: dict[int, int] = {}
+        self._views: dict[int, Logits] = {}
+        """By address: llama.cpp's rows of logits stay where they are."""
         self._image_rows: BatchArrays | None = None
         self.image_vector: Callable[[int], Logits | None] | None = None
         """The vector behind an id beyond the vocabulary; None where the model sees no images."""
@@ -257,9 +259,11 @@ class LlamaContext:
         if index not in self._outputs:
             raise ValueError(f"row {index} of the last batch has no logits")
         pointer = llama_cpp.llama_get_logits_ith(self._handle, self._outputs[index])
-        # Ten times cheaper than numpy's as_array, which builds a type on each call.
-        row = memoryview(self._row_type.from_address(ctypes.addressof(pointer.contents)))
-        return np.frombuffer(row, np.float32)
+        address = ctypes.addressof(pointer.contents)
+        view = self._views.get(address)
+        if view is None:  # making one costs more than all the rest of this call
+            view = self._views[address] = np.frombuffer(memoryview(self._row_type.from_address(address)), np.float32)
+        return view
 
     def use_adapters(self, adapters: tuple[tuple[Any, float], ...]) -> None:
         """Compute with these LoRA adapters at these scales from the next batch on; nothing happens when they are in use."""

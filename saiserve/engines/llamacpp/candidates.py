@@ -1,7 +1,8 @@
 """What the stages of sampling choose from: arrays of logits in, ids and values out, best first.
 
 Almost every token of a vocabulary is far below the best one, so a threshold first leaves a few hundred candidates;
-wherever the rest could change the outcome, the threshold widens or the rest is counted in full.
+wherever the rest could change the outcome, the threshold widens or the rest is counted in full. A top-k needs no guess:
+see `best`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from numpy.typing import NDArray
 
 REACHES = (10.0, 20.0, 40.0, math.inf)
 """Distances below the best logit tried in turn for the threshold; e^-10 is 1/22,000 of the best one's share."""
-BEST_REACHES = (4.0, 6.0, 8.0, *REACHES)
-"""The same where few are wanted."""
 NEAR_REACHES = (5.0, 2.5)
 """Smaller distances, tried to sort less for top-p."""
-MANY = 4
-"""So many times the candidates wanted are too many: next time one looks less far."""
+COLUMNS, COLUMNS_EACH = 512, 4
+"""Columns the vocabulary is laid out in to find its best, and how many per candidate wanted at least. With fewer, more
+is left to sort; with more, finding the best columns costs more."""
+LEAST = float(np.finfo(np.float32).min)
+"""Not below any finite logit."""
 FEW_MAX = 64
 """Candidates up to which plain Python is quicker: each call into numpy costs more than it computes."""
 PACKED_SORT_MIN = 1_000
@@ -48,7 +50,7 @@ def within(logits: Floats, peak: float, reach: float) -> tuple[Ids, Floats]:
 def _by_rank(ids: Ids, values: Floats) -> Ids:
     """Ids by falling value, equals by id. Long lists as packed integers, whose sort numpy vectorises."""
     if len(ids) < PACKED_SORT_MIN:
-        return ids[np.argsort(-values, kind="stable")]
+        return ids[(-values).argsort(kind="stable")]
     bits = values.view(np.int32)
     falling = ~(bits ^ ((bits >> 31) & 0x7FFFFFFF))
     packed = (falling.astype(np.int64) << 32) | ids
@@ -56,29 +58,33 @@ def _by_rank(ids: Ids, values: Floats) -> Ids:
     return packed & 0xFFFFFFFF
 
 
-class Best:
-    """Finds the `count` best; remembers only how far it had to look, which changes the work and never the result."""
+def column_tops(logits: Floats, count: int) -> Floats:
+    """The greatest of each column when the logits are laid out in rows, to find the `count` best; NaN where there is one."""
+    size = len(logits)
+    width = min(size, max(COLUMNS, COLUMNS_EACH * count))
+    whole = size - size % width
+    tops: Floats = np.maximum.reduce(logits[:whole].reshape(-1, width))
+    if whole < size:
+        np.maximum(tops[: size - whole], logits[whole:], out=tops[: size - whole])
+    return tops
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._start = 0
 
-    def find(self, logits: Floats, peak: float) -> tuple[Ids, Floats]:
-        """Best first; fewer when fewer are finite."""
-        count = self._count
-        for at in range(self._start, len(BEST_REACHES)):
-            ids = above(logits, peak - BEST_REACHES[at])
-            if len(ids) >= count:
-                break
-        self._start = at if len(ids) <= MANY * count else max(0, at - 1)
-        values = logits[ids]
-        if len(ids) > 2 * MANY * count:
-            # A partition is cheaper than a sort here; everything equal to the last one stays, so ties go by id.
-            floor = values[np.argpartition(-values, count - 1)[count - 1]]
-            kept = values >= floor
-            ids, values = ids[kept], values[kept]
-        ids = _by_rank(ids, values)[:count]
-        return ids, logits[ids]
+def best(logits: Floats, tops: Floats, count: int) -> tuple[Ids, Floats]:
+    """The `count` best, best first, equals by id; fewer when fewer are finite.
+
+    The `count` best columns hold so many logits not below the last one's top: nothing below that is among the best.
+
+    Args:
+        tops: `column_tops`, which have shown whether there are any.
+    """
+    width, floor = len(tops), LEAST
+    if count < width:
+        ascending = tops.copy()
+        ascending.partition(width - count)
+        floor = max(LEAST, float(ascending[width - count]))
+    ids = (logits >= np.float32(floor)).nonzero()[0]
+    ids = _by_rank(ids, logits[ids])[:count]
+    return ids, logits[ids]
 
 
 def nucleus(logits: Floats, peak: float, mass: float) -> tuple[Ids, Floats]:

@@ -395,5 +395,7 @@ class PrefixCache:
         if self.park_after_ns is None:
             return None
         latest = now - self.park_after_ns
-        rested = (held for held in self.held.values() if held.is_idle and held.used_at <= latest)
-        return next((held for held in rested if self.host.has_spare(held.ready)), None)
+        for held in self.held.values():
+            if held.is_idle and held.used_at <= latest and self.host.has_spare(held.ready):
+                return held
+        return None

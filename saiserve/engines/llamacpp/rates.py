@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 NS_PER_S = 1_000_000_000
 WEIGHT = 0.2
 """Share of the newest measurement in a running estimate."""
@@ -58,4 +60,4 @@ class Rates:
 
 
 def _class_of(streams: int) -> int:
-    return next((count for count in STREAM_COUNTS if count >= streams), STREAM_COUNTS[-1])
+    return STREAM_COUNTS[min(bisect_left(STREAM_COUNTS, streams), len(STREAM_COUNTS) - 1)]

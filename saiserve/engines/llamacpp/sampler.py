@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from saiserve.engines.llamacpp.candidates import (
     FEW_MAX,
     SHARE_MIN,
-    Best,
     Floats,
     Ids,
+    best,
+    column_tops,
     count_at_least,
     draw_from_all,
     mirostat_count,
@@ -68,8 +69,12 @@ class Sampler:
         self._mu = 2.0 * sampling.mirostat_tau
         self._left: tuple[Ids, Sequence[float] | NDArray[np.float64]] | None = None
         """What the stages left to draw from last time, best first, with weights; None = the whole vocabulary."""
-        self._best = Best(sampling.top_k)
-        self._is_few = 0 < sampling.top_k <= FEW_MAX and sampling.typical_p >= 1 and sampling.xtc_probability <= 0
+        self._is_few = (
+            0 < sampling.top_k <= FEW_MAX
+            and sampling.typical_p >= 1
+            and sampling.xtc_probability <= 0
+            and not sampling.mirostat
+        )
         self.is_greedy = sampling.temperature <= 0 or sampling.top_k == 1
 
     def accept(self, token: int) -> None:
@@ -91,22 +96,15 @@ class Sampler:
         self._adjust(logits)
         if mask is not None:
             np.copyto(logits, -np.inf, where=mask)
-        best = int(logits.argmax())
-        peak = float(logits[best])
-        if not math.isfinite(peak):
-            raise SamplingError("the model's output is not a number" if math.isnan(peak) else "no token is allowed")
-        token = best if self.is_greedy else self._draw(logits, peak, position)
+        token = _best_of(logits) if self.is_greedy else self._draw(logits, position)
         if sampling.logprobs is None:
             return Drawn(token)
-        return Drawn(token, self._drawn_by(logits, peak, token) if raw is None else self._logprob(raw, token))
+        return Drawn(token, self._drawn_by(logits, token) if raw is None else self._logprob(raw, token))
 
     def best(self, adjusted: Floats, mask: NDArray[np.bool_]) -> int:
         """The best allowed token of logits that `draw` has already adjusted."""
         np.copyto(adjusted, -np.inf, where=mask)
-        best = int(adjusted.argmax())
-        if not math.isfinite(float(adjusted[best])):
-            raise SamplingError("no token is allowed")
-        return best
+        return _best_of(adjusted)
 
     def _adjust(self, logits: Floats) -> None:
         if len(self._bias_ids):
@@ -116,20 +114,18 @@ class Sampler:
         if self._penalties.active:
             self._penalties.apply(logits)
 
-    def _draw(self, logits: Floats, peak: float, position: int) -> int:
+    def _draw(self, logits: Floats, position: int) -> int:
         sampling = self._sampling
         chance = uniform(sampling.seed, position, DRAW_TOKEN)
+        if self._is_few:
+            return self._draw_of_few(logits, chance)
+        peak = _checked(float(logits.max()))
         if sampling.mirostat:
             return self._mirostat(logits, peak, chance)
         narrows = sampling.top_k > 0 or sampling.typical_p < 1 or sampling.top_p < 1 or sampling.min_p > 0
         if not narrows and sampling.xtc_probability <= 0:
             self._left = None
             return draw_from_all(logits, peak, sampling.temperature, chance)
-        if self._is_few:
-            ids, values = self._best.find(logits, peak)
-            few = weights_of_few(values.tolist(), sampling.top_p, sampling.min_p, sampling.temperature)
-            self._left = ids[: len(few)], few
-            return int(ids[pick_of_few(few, chance)])
         ids, values = self._candidates(logits, peak)
         if sampling.min_p > 0:
             values = values[: count_at_least(values, values[0] + math.log(sampling.min_p))]
@@ -140,11 +136,21 @@ class Sampler:
         self._left = ids, weights
         return int(ids[pick(weights, chance)])
 
+    def _draw_of_few(self, logits: Floats, chance: float) -> int:
+        """The same for what is usual, a short top-k: the one way whose every microsecond counts."""
+        sampling = self._sampling
+        tops = column_tops(logits, sampling.top_k)
+        _checked(float(tops.max()))
+        ids, values = best(logits, tops, sampling.top_k)
+        few = weights_of_few(values.tolist(), sampling.top_p, sampling.min_p, sampling.temperature)
+        self._left = ids[: len(few)], few
+        return int(ids[pick_of_few(few, chance)])
+
     def _candidates(self, logits: Floats, peak: float) -> tuple[Ids, Floats]:
         """What top-k, typical and top-p leave, best first."""
         sampling = self._sampling
         if sampling.top_k > 0:
-            ids, values = self._best.find(logits, peak)
+            ids, values = best(logits, column_tops(logits, sampling.top_k), sampling.top_k)
         elif sampling.typical_p < 1:
             ids, values = within(logits, peak, math.inf)
         elif sampling.top_p < 1:
@@ -174,13 +180,13 @@ class Sampler:
         self._mu -= sampling.mirostat_eta * (float(surprise[chosen]) - sampling.mirostat_tau)
         return int(ids[chosen])
 
-    def _drawn_by(self, logits: Floats, peak: float, token: int) -> TokenLogprob:
+    def _drawn_by(self, logits: Floats, token: int) -> TokenLogprob:
         """The token with the probabilities it was drawn by; what had none is left out."""
         spelling = self._vocabulary.spelling
         if self.is_greedy:
             ids, weights = np.array([token], np.int64), np.ones(1)
         elif self._left is None:
-            ids, values = within(logits, peak, math.inf)
+            ids, values = within(logits, float(logits.max()), math.inf)
             weights = np.exp((values - values[0]).astype(np.float64) / self._sampling.temperature)
         else:
             ids, weights = self._left[0], np.asarray(self._left[1])
@@ -199,9 +205,27 @@ class Sampler:
         spelling = self._vocabulary.spelling
         top: tuple[tuple[int, bytes, float], ...] = ()
         if self._sampling.logprobs:
-            ids, values = Best(self._sampling.logprobs).find(raw, peak)
+            count = self._sampling.logprobs
+            ids, values = best(raw, column_tops(raw, count), count)
             top = tuple(
                 (other, spelling(other), value - total)
                 for other, value in zip(ids.tolist(), values.tolist(), strict=True)
             )
         return TokenLogprob(token, spelling(token), float(raw[token]) - total, top)
+
+
+def _best_of(logits: Floats) -> int:
+    token = int(logits.argmax())
+    _checked(float(logits[token]))
+    return token
+
+
+def _checked(peak: float) -> float:
+    """The best logit, if a token can be drawn.
+
+    Raises:
+        SamplingError: none can.
+    """
+    if not math.isfinite(peak):
+        raise SamplingError("the model's output is not a number" if math.isnan(peak) else "no token is allowed")
+    return peak

@@ -252,12 +252,15 @@ class Scheduler:
         while True:
             eligible = self._eligible()
             streams = self._turns.pick(eligible)
-            beside = sum(stream.is_decoding for stream in eligible)
             decoding = [stream for stream in streams if stream.is_decoding]
-            prefilling = self._pace.order(stream for stream in streams if stream.prefill_left > 0)
+            prefilling = [stream for stream in streams if stream.prefill_left > 0]
             if not decoding and not prefilling:
                 return None
-            allotted = allot_prefill(prefilling, self._pace.rows(beside, len(prefilling)))
+            allotted: list[tuple[Stream, int]] = []
+            if prefilling:
+                prefilling = self._pace.order(prefilling)
+                beside = sum(stream.is_decoding for stream in eligible)
+                allotted = allot_prefill(prefilling, self._pace.rows(beside, len(prefilling)))
             wanted = len(decoding) + sum(count for _, count in allotted)
             if not self._cache.make_room(now, wanted):
                 allotted = allot_prefill(prefilling, self._cache.room - len(decoding))
