@@ -2,17 +2,46 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import psutil
 import pytest
 import trio
 
 from acceptance.cluster import wait_view
 from acceptance.nodes import Fleet, Node, fleet, free_port
+from tests.fakes.relay import open_relay
 
 SIM = "simulated:sim"
 ALONE_S = 10.0
 """A node whose seeds do not answer serves its own model within this."""
 RETRY_S = 20.0
 """Longest seed retry with jitter, and the time to tell everybody."""
+DEAD_S = 60.0
+HEAL_S = 60.0
+"""Two reconnect intervals and a push/pull interval (docs/protocol.md, P21), with room for a busy machine."""
+BURIED_TIMES = 3
+"""A cut goes on for so many times what it took until all were dead to each other."""
+RESTARTS = 10
+CPU_SHARE_MAX = 0.1
+"""Of one processor, for a node that is alone; by processor time, so that a busy machine does not matter."""
+END_S = 120.0
+"""A process that was refused its name has ended by then, on a busy machine too."""
+ALTERNATION_S = 20.0
+"""So long at least two processes of one name are watched, in which a view may change so often:"""
+CHANGES_MAX = 2
+
+
+async def status(node: Node, model: str) -> int:
+    """What a node answers when asked for a model."""
+    async with node.client() as client:
+        body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+        return int((await client.post("/v1/chat/completions", json=body)).status_code)
+
+
+async def where(node: Node, name: str) -> list[tuple[str, str]]:
+    """State and address of each member of a name, as a node sees them."""
+    return [(m["state"], m["address"]) for m in (await node.state())["members"] if m["name"] == name]
 
 
 async def serves_alone(group: Fleet, seeds: str) -> Node:
@@ -20,9 +49,7 @@ async def serves_alone(group: Fleet, seeds: str) -> Node:
     node = group.start("b", SIM, seeds=seeds)
     await node.wait_ready(ALONE_S)
     assert trio.current_time() - started < ALONE_S
-    async with node.client() as client:
-        body = {"model": "sim", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-        assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+    assert await status(node, "sim") == 200
     return node
 
 
@@ -70,6 +97,89 @@ async def test_a_seed_that_accepts_and_never_answers_holds_nobody_up() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def cut_off(nodes: list[Node]) -> None:
+    """Wait until each node has buried all others."""
+    with trio.fail_after(DEAD_S):
+        for node in nodes:
+            while {m["state"] for m in (await node.state())["members"] if m["name"] != node.name} != {"dead"}:
+                await trio.sleep(0.2)
+
+
+def processor_s(node: Node) -> float:
+    """Processor time that a node and its children have used."""
+    process = psutil.Process(node.process.pid)
+    return sum(one.cpu_times().user + one.cpu_times().system for one in [process, *process.children(recursive=True)])
+
+
+@pytest.mark.slow
+async def test_nodes_that_all_buried_each_other_rest_alone_and_are_one_cluster_after_the_cut() -> None:
+    async with fleet() as group, trio.open_nursery() as nursery:
+        relays = [await open_relay(nursery, free_port()) for _ in range(3)]
+        nodes: list[Node] = []
+        for name, relay in zip("abc", relays, strict=True):
+            settings = {"CLUSTER_TRANSPORT": "udp", "CLUSTER_ADVERTISE": relay.address}
+            seeds = relays[0].address if nodes else ""
+            options = {"port": relay.behind, "seeds": seeds, "environment": settings}
+            nodes.append(await group.start_ready(name, f"simulated:of-{name}", **options))
+        await wait_view(nodes, set("abc"), RETRY_S)
+        for relay in relays:
+            relay.cut()
+        began = trio.current_time()
+        await cut_off(nodes)
+        alone_s = max(BURIED_TIMES * (trio.current_time() - began), 20.0)
+        used = [processor_s(node) for node in nodes]
+        await trio.sleep(alone_s)
+        for node, before in zip(nodes, used, strict=True):
+            assert await status(node, f"of-{node.name}") == 200
+            assert (processor_s(node) - before) / alone_s < CPU_SHARE_MAX, node.name
+        for relay in relays:
+            relay.mend()
+        await wait_view(nodes, set("abc"), HEAL_S)
+        assert await status(nodes[0], "of-c") == 200
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.slow
+async def test_a_node_found_dead_comes_back_elsewhere_with_other_models() -> None:
+    async with fleet() as group:
+        a = await group.start_ready("a", "none", seeds="")
+        b = await group.start_ready("b", SIM)
+        c = await group.start_ready("c", "none", seeds=a.address)
+        await wait_view([a, b, c], {"a", "b", "c"}, RETRY_S)
+        b.kill()
+        with trio.fail_after(DEAD_S):
+            while [await where(node, "b") for node in (a, c)] != [[("dead", b.address)]] * 2:
+                await trio.sleep(0.2)
+        b = await group.start_ready("b", "simulated:other")
+        await wait_view([a, b, c], {"a", "b", "c"}, 5)
+        assert [await where(node, "b") for node in (a, b, c)] == [[("alive", b.address)]] * 3
+        assert await status(a, "other") == await status(c, "other") == 200
+        assert await status(a, "sim") == 404
+
+
+@pytest.mark.slow
+async def test_a_second_holder_of_a_name_ends_with_a_sentence_and_no_view_alternates() -> None:
+    async with fleet() as group:
+        a = await group.start_ready("a", "none", seeds="")
+        b = await group.start_ready("b", SIM)
+        await wait_view([a, b], {"a", "b"}, 10)
+        second = group.start("b", "simulated:other")
+        seen: dict[str, list[list[tuple[str, str]]]] = {"a": [], "b": []}
+        began = trio.current_time()
+        with trio.fail_after(END_S):
+            while second.process.poll() is None or trio.current_time() - began < ALTERNATION_S:
+                for node in (a, b):
+                    seen[node.name].append(await where(node, "b"))
+                await trio.sleep(0.2)
+        assert second.process.poll() != 0
+        assert "the name 'b' is held by a live member" in second.log_text()
+        for views in seen.values():
+            assert all(len(view) == 1 for view in views)
+            assert sum(x != y for x, y in pairwise(views)) <= CHANGES_MAX
+            assert views[-1] == [("alive", b.address)]
+        assert await status(a, "sim") == 200
+
+
 @pytest.mark.slow
 async def test_a_node_back_on_its_port_within_a_second_shows_its_new_models() -> None:
     async with fleet() as group:
@@ -81,9 +191,7 @@ async def test_a_node_back_on_its_port_within_a_second_shows_its_new_models() ->
         await wait_view([a, b], {"a", "b"}, 10)
         members = [m for m in (await a.state())["members"] if m["name"] == "b"]
         assert [[model["id"] for model in member["models"]] for member in members] == [["other"]]
-        async with a.client() as client:
-            body = {"model": "other", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-            assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+        assert await status(a, "other") == 200
 
 
 @pytest.mark.slow
@@ -95,8 +203,10 @@ async def test_a_node_that_left_comes_back_elsewhere_at_once() -> None:
         assert await b.stop() == 0
         states = {m["name"]: m["state"] for m in (await a.state())["members"]}
         assert states["b"] == "left"
-        b = await group.start_ready("b", SIM)
+        b = await group.start_ready("b", "simulated:other")
         await wait_view([a, b], {"a", "b"}, 5)
+        assert await where(a, "b") == [("alive", b.address)]
+        assert await status(a, "other") == 200
 
 
 @pytest.mark.slow
@@ -105,11 +215,13 @@ async def test_all_nodes_restarted_together_find_each_other_again() -> None:
         ports = [free_port() for _ in range(3)]
         names = ("a", "b", "c")
         addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
-        for _ in range(3):
+        for _ in range(RESTARTS):
             nodes = [group.start(n, SIM, port=p, seeds=addresses) for n, p in zip(names, ports, strict=True)]
             for node in nodes:
                 await node.wait_ready()
             await wait_view(nodes, set(names), RETRY_S)
+            for node in nodes:
+                assert len((await node.state())["members"]) == len(names)
             for node in nodes:
                 node.kill()
 
@@ -121,9 +233,7 @@ async def test_membership_over_udp_finds_kills_and_returns() -> None:
         a = await group.start_ready("a", "none", seeds="", environment=udp)
         b = await group.start_ready("b", SIM, environment=udp)
         await wait_view([a, b], {"a", "b"}, 10)
-        async with a.client() as client:
-            body = {"model": "sim", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-            assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+        assert await status(a, "sim") == 200
         b.kill()
         b = await group.start_ready("b", SIM, environment=udp)
         await wait_view([a, b], {"a", "b"}, 10)

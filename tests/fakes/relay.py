@@ -23,6 +23,20 @@ class Relay:
     requests: list[bytes] = field(default_factory=list)
     """What was written to the node on each connection, whole connections in order of their end."""
     longest: int = 0
+    is_cut: bool = False
+    """Nothing passes: datagrams are dropped and connections closed."""
+    scopes: set[trio.CancelScope] = field(default_factory=set)
+    """Of the connections that are open."""
+
+    def cut(self) -> None:
+        """Let nothing pass from now on."""
+        self.is_cut = True
+        for scope in self.scopes:
+            scope.cancel()
+
+    def mend(self) -> None:
+        """Let everything pass again."""
+        self.is_cut = False
 
     @property
     def address(self) -> str:
@@ -43,6 +57,8 @@ class Relay:
         with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
             while True:
                 data, _ = await udp.recvfrom(65_535)
+                if self.is_cut:
+                    continue
                 self.longest = max(self.longest, len(data))
                 if len(self.datagrams) < KEPT_MAX:
                     self.datagrams.append(data)
@@ -50,15 +66,22 @@ class Relay:
 
     async def _connection(self, stream: trio.SocketStream) -> None:
         written = bytearray()
+        if self.is_cut:
+            await stream.aclose()
+            return
         try:
             node = await trio.open_tcp_stream(HOST, self.behind)
         except OSError:
             return  # the node is down: the connection closes, as it would have been refused
+        scope = trio.CancelScope()
+        self.scopes.add(scope)
         try:
-            async with stream, node, trio.open_nursery() as nursery:
-                nursery.start_soon(_pump, node, stream, bytearray(), nursery.cancel_scope)
-                nursery.start_soon(_pump, stream, node, written, nursery.cancel_scope)
+            with scope:
+                async with stream, node, trio.open_nursery() as nursery:
+                    nursery.start_soon(_pump, node, stream, bytearray(), scope)
+                    nursery.start_soon(_pump, stream, node, written, scope)
         finally:
+            self.scopes.discard(scope)
             if written and len(self.requests) < KEPT_MAX:
                 self.requests.append(bytes(written))
 

@@ -223,6 +223,7 @@ async def test_values_over_their_limit_are_refused_in_the_caller_and_change_noth
             (a.broadcast, a.config.broadcast_bytes_max),
             (lambda data: a.send("b", data), a.config.user_datagram_bytes_max),
         ):
+            call(b"x" * (limit - 1))
             call(b"x" * limit)
             with pytest.raises(PayloadTooLargeError, match=str(limit)):
                 call(b"y" * (limit + 1))
