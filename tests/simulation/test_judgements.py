@@ -21,6 +21,9 @@ def lifeguard_answer(**changed: tuple[int, int]) -> Answer:
         return {"configuration": name, "FP": false, "FP-": at_healthy, "messages": 100, "bytes": 1, "first p50 s": 9.0}
 
     answer = Answer(rows=[row(name) for name in ("SWIM", "Buddy", "LHA-Probe", "LHA-Suspicion", "Lifeguard")])
+    # Three runs of each, the same in pairs but for a third of the difference.
+    third = (figures["Buddy"][0] - figures["SWIM"][0]) // 3
+    answer.measured |= lifeguard.buddy_beside_plain([300 + third] * 3, [300] * 3)
     lifeguard._compare(answer, is_quick=False)
     return answer
 
@@ -32,7 +35,6 @@ def test_lifeguards_parts_in_the_papers_order_hold():
 @pytest.mark.parametrize(
     "changed",
     [
-        {"Buddy": (5000, 5000)},
         {"Buddy": (200, 100)},
         {"LHA-Suspicion": (400, 50)},
         {"LHA-Probe": (960, 100)},
@@ -43,6 +45,19 @@ def test_lifeguards_parts_in_the_papers_order_hold():
 )
 def test_lifeguards_parts_in_another_order_do_not(changed):
     assert not lifeguard_answer(**changed).holds
+
+
+def test_the_buddy_system_above_plain_swim_is_judged_by_runs_in_pairs():
+    """One run that gains what another loses is chance; the same excess in twelve runs is not."""
+    pairs = [[300, -290, 10, -5], [40] * 12]
+    judged = [lifeguard.buddy_beside_plain([1000 + more for more in pair], [1000] * len(pair)) for pair in pairs]
+    above, errors = (
+        [one["Buddy above SWIM"] for one in judged],
+        [one["Buddy above SWIM, ±"] for one in judged],
+    )
+    assert above == [15, 480]
+    assert above[0] < errors[0]
+    assert above[1] > lifeguard.SIGMAS * errors[1]
 
 
 def rows_with_deviations(*offs: float, error: float = 0.01) -> Answer:
