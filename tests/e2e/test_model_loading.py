@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from acceptance.nodes import API_KEY, CLUSTER_SECRET, Node, fleet
-from tests.e2e.test_damaged_models import DAMAGE
+from tests.e2e.test_damaged_models import COPIES, WRONG
 
 pytestmark = pytest.mark.slow
 
@@ -139,7 +139,7 @@ async def test_damaged_files_beside_a_stream_are_refused_and_the_stream_goes_on(
         node = await group.start_ready("a", model, environment=environment)
         assert await stream(node, model, 60) > 10  # buffers are made at the first batches
         before = memory_mib(node)
-        for name, damage in DAMAGE.items():
+        for name, damage in {**COPIES[model], **WRONG}.items():
             path = tmp_path / name / "model.gguf"
             path.parent.mkdir()
             damage(path)

@@ -11,7 +11,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from acceptance.cluster import SMOL
 from tests.e2e.dialects.places import CHAT, Place
 from tests.e2e.dialects.reading import assert_refused, strict_json
 
@@ -91,17 +90,17 @@ def as_tool(schema: dict[str, Any]) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": function}], "tool_choice": choice}
 
 
-def ask(place: Place, extra: dict[str, Any]) -> Any:
+def ask(place: Place, model: str, extra: dict[str, Any]) -> Any:
     question = [{"role": "user", "content": "Make one up."}]
-    body = {"model": SMOL, "messages": question, "temperature": 1, "max_tokens": 60, "n": RUNS, **extra}
+    body = {"model": model, "messages": question, "temperature": 1, "max_tokens": 60, "n": RUNS, **extra}
     return place.post(CHAT, body)
 
 
 @pytest.mark.parametrize("form", [as_format, as_tool], ids=["format", "tool"])
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_a_schema_is_enforced_or_refused(place: Place, listener: Listener, name: str, form: Any) -> None:
+def test_a_schema_is_enforced_or_refused(place: Place, model: str, listener: Listener, name: str, form: Any) -> None:
     schema = json.loads(json.dumps(SCHEMAS[name]).replace(REMOTE, listener.url))
-    reply = ask(place, form(schema))
+    reply = ask(place, model, form(schema))
     if reply.status_code == 400:
         assert_refused(CHAT, reply, 400, "response_format" if form is as_format else "tools")
     else:
@@ -129,12 +128,12 @@ def check(choice: dict[str, Any], schema: dict[str, Any], form: Any) -> None:
 @pytest.mark.parametrize(
     "given", [{"type": "json_schema"}, {"type": "xml"}, {"type": "json_schema", "json_schema": {}}]
 )
-def test_a_format_without_a_schema_is_refused(place: Place, given: dict[str, Any]) -> None:
-    assert_refused(CHAT, ask(place, {"response_format": given}), 400, "response_format")
+def test_a_format_without_a_schema_is_refused(place: Place, model: str, given: dict[str, Any]) -> None:
+    assert_refused(CHAT, ask(place, model, {"response_format": given}), 400, "response_format")
 
 
-def test_json_object_is_an_object(place: Place) -> None:
-    reply = ask(place, {"response_format": {"type": "json_object"}})
+def test_json_object_is_an_object(place: Place, model: str) -> None:
+    reply = ask(place, model, {"response_format": {"type": "json_object"}})
     assert reply.status_code == 200, reply.text
     for choice in strict_json(reply.content)["choices"]:
         if choice["finish_reason"] == "stop":

@@ -28,6 +28,12 @@ def package_folder(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
+def gemma_weights() -> bytes:
+    """Gemma 3 270M, put together from its packages."""
+    parts = (part for name in GEMMA_PARTS for part in sorted((package_folder(name) / "data").glob("*.gguf.part*")))
+    return b"".join(part.read_bytes() for part in parts)
+
+
 @pytest.fixture(scope="session")
 def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_models.build("llama", tmp_path_factory.mktemp("tiny"))
@@ -59,8 +65,5 @@ def smollm2_path() -> Path:
 @pytest.fixture(scope="session")
 def gemma_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gemma") / "gemma-3-270m.gguf"
-    with path.open("wb") as file:
-        for name in GEMMA_PARTS:
-            for part in sorted((package_folder(name) / "data").glob("*.gguf.part*")):
-                file.write(part.read_bytes())
+    path.write_bytes(gemma_weights())
     return path
