@@ -131,7 +131,7 @@ def run(parameters: Parameters) -> Answer:
     cases: list[Case] = parameters.pick(
         [("joining", 2, 5, 1, 0), ("joined", 2, 5, 1, 1), ("joined", 3, 4, 1, 0)],
         [("joining", 2, 8, 2, 0), ("joined", 2, 8, 2, 1), ("joining", 3, 6, 1, 0), ("joined", 3, 6, 1, 1)],
-        [("joining", 2, 12, 3, 1), ("joined", 2, 12, 3, 1), ("joining", 3, 8, 2, 0), ("joined", 3, 8, 2, 1)],
+        [("joining", 2, 10, 3, 1), ("joined", 2, 10, 3, 1), ("joining", 3, 7, 2, 0), ("joined", 3, 8, 2, 1)],
     )
     wanted = [case for case in cases if parameters.members is None or case[1] in parameters.members]
     limit = parameters.pick(20_000, 100_000, 1_000_000)

@@ -1,7 +1,8 @@
 """Composes one batch: a row for each stream that decodes, and pieces of prompts for what time and cells allow. Pure.
 
 Prompts wait for each other in the order of when each would be done had it been alone since its turn: short ones go first,
-no long one starves. Alone they fill whole batches; beside running streams as much as a time budget allows (decision 0045).
+no long one starves. Alone they fill whole batches; beside running streams as much as a time budget allows (decision 0045),
+in the streams' steps or in steps of their own (decision 0157).
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ CHUNK_MIN = 16
 """Prefill rows a step has at least, however slow the machine."""
 CHUNK_UNKNOWN = 64
 """Prefill rows beside running streams before any rate is known."""
-CROWD_STEP, CROWD_MAX = 0.25, 2.0
-"""The time budget grows by this share with each further prompt, up to so many times: long pieces are cheaper per token."""
+CROWD_STEP, CROWD_MAX = 1.0, 4.0
+"""The time budget grows by this share with each further prompt, up to so many times: more people wait for a first token."""
+BLOCK_ROWS = 64
+"""From so many rows on flash attention takes rows and cells in blocks and skips those that no row may see."""
 
 
 class Pace:
@@ -44,9 +47,11 @@ class Pace:
         if decoding == 0:
             return rows_max
         crowd = min(1 + CROWD_STEP * max(prefilling - 1, 0), CROWD_MAX)
-        by_time = self._rates.prefill_tokens_in(self._config.prefill_budget_s * crowd, decoding)
+        by_time = self._rates.prefill_tokens_in(self._config.prefill_budget_s * crowd)
         if by_time == 0 and self._rates.prefill == 0.0:
             by_time = CHUNK_UNKNOWN
+        if self._config.apart and BLOCK_ROWS // 2 <= by_time < BLOCK_ROWS:
+            by_time = BLOCK_ROWS
         return min(rows_max, max(by_time, CHUNK_MIN))
 
 

@@ -7,6 +7,8 @@ from bisect import bisect_left
 NS_PER_S = 1_000_000_000
 WEIGHT = 0.2
 """Share of the newest measurement in a running estimate."""
+TAIL_ROWS = 32
+"""Fewer prompt rows in a step of their own are the end of a prompt: what they cost is mostly the step."""
 STREAM_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Decode time is learned per class of stream count; a step belongs to the first that is not smaller."""
 
@@ -39,13 +41,17 @@ class Rates:
         nearest = min(self._decode_s, key=lambda known: abs(known - _class_of(streams)))
         return self._decode_s[nearest]
 
-    def prefill_tokens_in(self, budget_s: float, streams: int) -> int:
-        """How many prompt tokens fit into a step of `budget_s` beside `streams` decode rows; 0: unknown."""
-        rate = self.prefill_beside or self.prefill * 0.7
-        return int(max(0.0, budget_s - self.decode_step_s(streams)) * rate)
+    def prefill_tokens_in(self, budget_s: float) -> int:
+        """How many prompt tokens are read in `budget_s` while streams run; 0: unknown."""
+        return int(budget_s * (self.prefill_beside or self.prefill * 0.7))
 
-    def learn(self, decode_rows: int, prefill_rows: int, batch_max: int, elapsed_ns: int) -> None:
-        """Take in one step. Short prefill tails say little about the rate and are left out."""
+    def learn(
+        self, decode_rows: int, prefill_rows: int, batch_max: int, elapsed_ns: int, *, is_beside: bool = False
+    ) -> None:
+        """Take in one step. Short prefill tails say little about the rate and are left out.
+
+        `is_beside`: streams run that had no row in this step.
+        """
         elapsed_s = elapsed_ns / NS_PER_S
         if elapsed_s <= 0:
             return
@@ -55,6 +61,9 @@ class Rates:
         elif decode_rows:
             for_prefill_s = max(elapsed_s - self.decode_step_s(decode_rows), elapsed_s * 0.2)
             self.prefill_beside = _blend(self.prefill_beside, prefill_rows / for_prefill_s)
+        elif is_beside:
+            if prefill_rows >= TAIL_ROWS or self.prefill_beside == 0.0:
+                self.prefill_beside = _blend(self.prefill_beside, prefill_rows / elapsed_s)
         elif prefill_rows >= min(64, batch_max) or self.prefill == 0.0:
             self.prefill = _blend(self.prefill, prefill_rows / elapsed_s)
 

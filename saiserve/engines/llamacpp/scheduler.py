@@ -101,6 +101,8 @@ class Scheduler:
         self._notices: list[Notice] = []
         self._in_flight: Step | None = None
         self._suspects: list[str] = []
+        self._read_last = False
+        """Whether the last step was a prompt's own while streams ran."""
         self._service = ServiceTime()
         self._turns = AdapterTurns()
         self._serial = 0
@@ -252,10 +254,12 @@ class Scheduler:
         while True:
             eligible = self._eligible()
             streams = self._turns.pick(eligible)
-            decoding = [stream for stream in streams if stream.is_decoding]
+            running = decoding = [stream for stream in streams if stream.is_decoding]
             prefilling = [stream for stream in streams if stream.prefill_left > 0]
             if not decoding and not prefilling:
                 return None
+            if self.config.apart and decoding and prefilling:
+                decoding, prefilling = (decoding, []) if self._read_last else ([], prefilling)
             allotted: list[tuple[Stream, int]] = []
             if prefilling:
                 prefilling = self._pace.order(prefilling)
@@ -264,7 +268,10 @@ class Scheduler:
             wanted = len(decoding) + sum(count for _, count in allotted)
             if not self._cache.make_room(now, wanted):
                 allotted = allot_prefill(prefilling, self._cache.room - len(decoding))
+            if not allotted:  # no cell for a prompt: the running ones go on
+                decoding = running
             if len(decoding) <= self._cache.room and (decoding or allotted):
+                self._read_last = len(decoding) < len(running)
                 return compose(
                     decoding, allotted, self._guesses.draft(now, decoding) if not (allotted or self._suspects) else ()
                 )
@@ -328,7 +335,7 @@ class Scheduler:
                 if not stream.ended:
                     self._notices.append(Progress(stream.job.id, prefilled))
         decode_rows = len(step.rows) - prefill_rows
-        self.rates.learn(decode_rows, prefill_rows, self.config.batch_max, elapsed_ns)
+        self.rates.learn(decode_rows, prefill_rows, self.config.batch_max, elapsed_ns, is_beside=self._read_last)
         self._counts["prefill_tokens"] += prefill_rows
         self._counts["decode_tokens"] += decode_rows - guessed
         if self._suspects:

@@ -16,7 +16,9 @@ class SchedulerConfig:
     queue_max: int = 256
     """Jobs waiting for a lane; the next is refused."""
     prefill_budget_s: float = 0.25
-    """Longest step wanted while streams run; a quarter more per further prompt, twice at most."""
+    """Time for prompts between two tokens of the running streams; as much again per further prompt, four times at most."""
+    apart: bool = False
+    """Prompts get steps of their own, in turn with those of running streams: for flash attention on a CPU."""
     hot_cells_max: int = 2048
     """Cells that only idle prefixes hold; beyond it they move to host memory, one per step."""
     host_bytes_max: int = 0

@@ -99,6 +99,7 @@ def test_no_life_computes_on_a_wrong_prefix_loses_a_job_or_leaks_a_cell(
         pins=rng.random() < 0.7,
         park_after_s=park,
         speculates=rng.random() < 0.5,
+        apart=rng.random() < 0.5,
     )
     loop.model = rng.choice([next_token, says_again])
     play(loop, rng, 120, cells=cells)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from saiserve.engines.llamacpp.admission import ServiceTime, turn_of
+from saiserve.engines.llamacpp.batch import Pace
 from saiserve.engines.llamacpp.checkpoints import CHECKPOINTS_MAX, checkpoint_places
 from saiserve.engines.llamacpp.host_store import Blob, HostStore
 from saiserve.engines.llamacpp.kv import Family
 from saiserve.engines.llamacpp.lanes import lanes_for
 from saiserve.engines.llamacpp.prefix_cache import passes_gate
 from saiserve.engines.llamacpp.rates import Rates
+from saiserve.engines.llamacpp.scheduler_config import SchedulerConfig
 from tests.fakes.engine_loop import job
 
 S = 1_000_000_000
@@ -64,19 +66,48 @@ def test_the_gate_lets_through_only_what_is_whole(
     assert passes_gate(span, cut, family, window=8 if family is Family.WINDOW else 0) is passes
 
 
-def test_prefill_beside_streams_is_given_the_budget_that_decoding_leaves() -> None:
+def test_prefill_beside_streams_is_given_its_budget_whatever_they_take_themselves() -> None:
     rates = Rates(prefill_rate=300.0, decode_rate=100.0)
-    assert rates.prefill_tokens_in(0.25, 1) == int(0.24 * 300 * 0.7)
+    assert rates.prefill_tokens_in(0.25) == int(0.25 * 300 * 0.7)
     for _ in range(50):
         rates.learn(decode_rows=1, prefill_rows=60, batch_max=512, elapsed_ns=int(0.31 * S))
-    assert rates.prefill_tokens_in(0.25, 1) == pytest.approx(48, abs=1)
+    assert rates.prefill_tokens_in(0.25) == pytest.approx(50, abs=1)
     assert rates.prefill == 300.0
     assert rates.decode_alone == 100.0
 
 
+def test_a_prompts_own_step_between_those_of_streams_tells_the_rate_beside_them() -> None:
+    rates = Rates(prefill_rate=300.0, decode_rate=100.0)
+    for _ in range(50):
+        rates.learn(0, 64, 512, S // 2, is_beside=True)
+        rates.learn(0, 3, 512, S // 2, is_beside=True)  # the end of a prompt
+    assert rates.prefill_tokens_in(0.25) == 32
+    assert rates.prefill == 300.0
+
+
+@pytest.mark.parametrize(
+    ("rate", "apart", "prompts", "rows"),
+    [
+        (200.0, False, 1, 50),
+        (200.0, True, 1, 64),  # a block of flash attention
+        (100.0, True, 1, 25),  # half a block and less: the streams would wait too long
+        (400.0, True, 1, 100),
+        (200.0, True, 2, 100),
+        (200.0, True, 9, 200),
+        (20.0, False, 1, 16),
+        (9e9, False, 1, 510),
+    ],
+)
+def test_a_piece_is_what_its_time_allows(rate: float, apart: bool, prompts: int, rows: int) -> None:
+    rates = Rates(rate, 0.0)
+    rates.learn(0, 64, 512, int(64 / rate * S), is_beside=True)
+    config = SchedulerConfig(lanes=4, batch_max=512, apart=apart)
+    assert Pace(config, rates).rows(decoding=2, prefilling=prompts) == rows
+
+
 def test_rates_are_learned_apart_for_prefill_and_each_number_of_streams() -> None:
     rates = Rates(0.0, 0.0)
-    assert (rates.decode_alone, rates.decode_step_s(4), rates.prefill_tokens_in(0.25, 1)) == (0.0, 0.0, 0)
+    assert (rates.decode_alone, rates.decode_step_s(4), rates.prefill_tokens_in(0.25)) == (0.0, 0.0, 0)
     rates.learn(0, 512, 512, 2 * S)
     rates.learn(0, 5, 512, S)  # a tail says nothing about the rate
     rates.learn(1, 0, 512, S // 100)
