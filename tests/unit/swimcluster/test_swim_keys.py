@@ -6,16 +6,36 @@ import pytest
 
 from swimcluster.address import Address
 from swimcluster.codec import encode_message
+from swimcluster.config_checks import KEYS_MAX
 from swimcluster.errors import ConfigError
 from swimcluster.events import (
     PeerRefused,
 )
+from swimcluster.keyring import Keyring
 from swimcluster.mac import VERSION, FrameKind, Hello, binding_of, open_frame, seal, split_hello
 from swimcluster.messages import Introduce
 from swimcluster.refusals import TOLD_MAX
 from tests.fakes.swim_bench import KEY, Bench, S, address, machine
 
 OTHER_KEY = b"another sixteen bytes"
+
+
+def test_a_ring_that_remembers_verifies_with_keys_beyond_the_number_it_may_hold_and_signs_as_before():
+    keys = [bytes([number]) * 16 for number in range(1, KEYS_MAX + 3)]
+    ring = Keyring("default", tuple(keys[:KEYS_MAX]))
+    signing_id = ring.signing_id
+    with pytest.raises(ConfigError, match="remove one first"):
+        ring.install(keys[KEYS_MAX])
+    for key in keys[KEYS_MAX:]:
+        ring.remember(key)
+        other = Keyring("default", (key,))
+        frame = seal(other, FrameKind.DATAGRAM, b"instance", 1, b"body")
+        assert open_frame(ring, FrameKind.DATAGRAM, frame).body == b"body"
+    assert ring.signing_id == signing_id
+    assert len(ring.ids()) == KEYS_MAX + 2
+    with pytest.raises(ConfigError, match="16"):
+        ring.remember(b"short")
+    assert len(ring.ids()) == KEYS_MAX + 2
 
 
 # Keys and refusals ----------------------------------------------------------------------------------------------
