@@ -8,7 +8,7 @@ _MASK = (1 << WINDOW) - 1
 
 
 class ReplayWindows:
-    """Remembers what each of at most `instances_max` senders has used up; the least recently new one goes first.
+    """Remembers what each of at most `instances_max` senders has used up; the least recently heard one goes first.
 
     A forgotten sender's old frames pass once more; the order of updates makes them harmless (P4).
     """
@@ -19,12 +19,13 @@ class ReplayWindows:
 
     def is_fresh(self, instance: bytes, counter: int) -> bool:
         """Return whether the pair is new and not too old, and remember it."""
-        window = self._windows.get(instance)
+        window = self._windows.pop(instance, None)
         if window is None:
             if len(self._windows) >= self._instances_max:
                 del self._windows[next(iter(self._windows))]
             self._windows[instance] = (counter, 1)
             return True
+        self._windows[instance] = window  # Behind the others: whoever is heard often outlasts a flood of newcomers.
         highest, seen = window
         ahead = counter - highest
         if ahead > 0:

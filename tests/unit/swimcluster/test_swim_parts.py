@@ -173,12 +173,23 @@ def test_a_counter_is_taken_once_in_any_order_within_the_window():
     assert windows.is_fresh(b"j", 3)
 
 
-def test_the_oldest_sender_is_forgotten_when_there_are_too_many():
+def test_the_sender_heard_longest_ago_is_forgotten_when_there_are_too_many():
     windows = ReplayWindows(2)
     for sender in (b"a", b"b", b"c"):
         windows.is_fresh(sender, 1)
     assert windows.is_fresh(b"a", 1)
     assert not windows.is_fresh(b"c", 1)
+
+
+def test_a_busy_senders_window_outlasts_a_flood_of_others():
+    windows = ReplayWindows(10)
+    assert windows.is_fresh(b"first in", 1)
+    for counter in range(2, 100):
+        for stranger in range(9):
+            windows.is_fresh(b"%d %d" % (counter, stranger), 1)
+        assert windows.is_fresh(b"first in", counter)
+    assert not any(windows.is_fresh(b"first in", counter) for counter in range(1, 100))
+    assert len(windows._windows) == 10
 
 
 def test_a_source_is_held_to_its_rate_and_others_are_not():
