@@ -12,7 +12,10 @@ from swimcluster.address import Address
 from swimcluster.config import Config
 from swimcluster.errors import DecodeError, SwimclusterError
 
-MAGIC: Final = b"swimcluster flight recorder 1\n"
+FORMAT: Final = 2
+"""Goes up when what was recorded before no longer runs: the machine's classes or inputs were renamed or changed."""
+_TITLE: Final = b"swimcluster flight recorder "
+MAGIC: Final = _TITLE + b"%d\n" % FORMAT
 CHECKSUM_BYTES: Final = 16
 DUMP_BYTES_MAX: Final = 256 * 1024 * 1024
 SECRET_FIELDS: Final = frozenset({"keys", "state_dir"})
@@ -60,10 +63,11 @@ def decode_dump(data: bytes) -> Dump:
     """Read the bytes of a dump; runs nothing in it.
 
     Raises:
-        DecodeError: not a dump of this version, cut short, or altered.
+        DecodeError: not a dump, one of another format, cut short, or altered.
     """
-    if not data.startswith(MAGIC) or len(data) > DUMP_BYTES_MAX:
-        raise DecodeError("not a dump of this version's flight recorder")
+    _check_first_line(data[:64])
+    if len(data) > DUMP_BYTES_MAX:
+        raise DecodeError(f"a dump of {len(data)} bytes: at most {DUMP_BYTES_MAX} are read")
     rest = data[len(MAGIC) :]
     body = rest[CHECKSUM_BYTES:]
     if blake3(body).digest(CHECKSUM_BYTES) != rest[:CHECKSUM_BYTES]:
@@ -74,6 +78,19 @@ def decode_dump(data: bytes) -> Dump:
         return Dump(config, [_segment(*segment) for segment in segments])
     except (ValueError, TypeError, KeyError, SwimclusterError) as error:
         raise DecodeError(f"the content is not a dump: {error}") from error
+
+
+def _check_first_line(beginning: bytes) -> None:
+    if beginning.startswith(MAGIC):
+        return
+    line, end, _ = beginning.partition(b"\n")
+    number = line.removeprefix(_TITLE)
+    if not end or number == line or not number.isdigit():
+        raise DecodeError("not a dump of a flight recorder")
+    raise DecodeError(
+        f"a dump of format {number.decode()}, and this release reads format {FORMAT}: "
+        f"replay it with the release that recorded it"
+    )
 
 
 def _segment(checkpoint: bytes, key_ids: tuple[bytes, ...], is_secret: bool, inputs: Any) -> SegmentRecord:

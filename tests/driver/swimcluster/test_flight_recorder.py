@@ -17,7 +17,7 @@ from memory_clusters import KEY, MemoryNetwork, config, member
 from swimcluster import Address, Cluster, ConfigError, DecodeError, MemberDied, MetadataChanged, Swim
 from swimcluster.checkpoint import load_checkpoint
 from swimcluster.config_checks import KEYS_MAX
-from swimcluster.dump_file import Dump, decode_dump, encode_dump
+from swimcluster.dump_file import FORMAT, MAGIC, Dump, decode_dump, encode_dump
 from swimcluster.keyring import Keyring
 from swimcluster.replay import differences, main, replay, restore
 
@@ -196,6 +196,25 @@ def test_a_checkpoint_that_names_anything_but_a_machine_is_refused(evil: object)
     settings = config("a", advertise="a:1")
     with pytest.raises(DecodeError):
         load_checkpoint(pickle.dumps(evil), settings, Keyring("default", (KEY,)))
+
+
+@pytest.mark.parametrize("number", [1, FORMAT + 1, 10**9])
+def test_a_dump_of_another_format_is_refused_by_a_sentence_with_both_numbers(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.flight"
+    path.write_bytes(MAGIC.replace(b"%d" % FORMAT, b"%d" % number) + b"checksum and all")
+    assert main([str(path)]) == 2
+    told = f"{path}: a dump of format {number}, and this release reads format {FORMAT}: replay it with the release that"
+    assert capsys.readouterr().err.startswith(told)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"something else", MAGIC[:-1], MAGIC.replace(b"%d" % FORMAT, b"two") + b"x" * 20]
+)
+def test_what_is_no_dump_is_refused_as_that(data: bytes) -> None:
+    with pytest.raises(DecodeError, match=r"not a dump of a flight recorder|cut short"):
+        decode_dump(data)
 
 
 @given(st.binary(max_size=200))
