@@ -37,6 +37,7 @@ from swimcluster.messages import (
     SyncReply,
     User,
 )
+from swimcluster.unpacking import unpack, unpack_body
 
 EPOCH_MAX = 2**62
 """Highest epoch on the wire; outliving never reaches it by honest use."""
@@ -44,8 +45,6 @@ INCARNATION_MAX = 2**62
 INSTANCE_BYTES = 8
 REMEMBERED = 4096
 """Addresses, senders and news remembered by their bytes, each; then they are forgotten together."""
-SMALL_BYTES = 4096
-"""A body up to this size cannot inflate to more than a few hundred kilobytes whatever it holds."""
 
 pack: Callable[[object], bytes] = msgpack.Packer(use_bin_type=True).pack
 
@@ -143,6 +142,7 @@ class Sender(NamedTuple):
 class Decoder:
     """Turns authenticated bodies into packets, within the limits of one configuration.
 
+    Of a packet with more messages than a table of `members_max` can need, the first are taken and the others counted.
     Senders and news repeat: both are remembered by their bytes, bounded, so that each is checked once.
     """
 
@@ -172,31 +172,23 @@ class Decoder:
         Raises:
             DecodeError: the body is not a packet of this protocol.
         """
-        fields = self._unpack(body)
+        fields, left_out = unpack_body(body, self._messages_max)
         if type(fields) is not tuple or len(fields) != 4:
             raise DecodeError("not an array of four fields")
         sender, counter, vitals, items = fields
-        if type(sender) is not bytes or type(items) is not tuple or len(items) > self._messages_max:
-            raise DecodeError("the sender or the messages have the wrong type or number")
+        if type(sender) is not bytes or type(items) is not tuple:
+            raise DecodeError("the sender or the messages have the wrong type")
         if type(counter) is not int or counter < 0 or type(vitals) is not bytes or len(vitals) > self._vitals_bytes_max:
             raise DecodeError("the vitals have the wrong type or size")
-        known = self._senders.get(sender) or self._sender(sender)
+        if len(items) > self._messages_max:
+            left_out = len(items) - self._messages_max
+            items = items[: self._messages_max]
+        name, address, epoch, incarnation = self._senders.get(sender) or self._sender(sender)
         messages = tuple([self._message(item) for item in items]) if items else ()
-        return Packet(instance, known.name, known.address, known.epoch, known.incarnation, counter, vitals, messages)
-
-    def _unpack(self, data: bytes) -> Any:
-        # Lengths are bounded by the data's own; the refused types cannot nest beyond a budgeted datagram, and larger
-        # bodies get explicit limits.
-        try:
-            if len(data) <= SMALL_BYTES:
-                return msgpack.unpackb(data, use_list=False)
-            limit = self._messages_max
-            return msgpack.unpackb(data, use_list=False, max_array_len=limit, max_map_len=0, max_ext_len=0)
-        except (ValueError, TypeError, OverflowError, RecursionError) as error:
-            raise DecodeError("not msgpack within the limits") from error
+        return Packet(instance, name, address, epoch, incarnation, counter, vitals, messages, left_out)
 
     def _sender(self, data: bytes) -> Sender:
-        fields = self._unpack(data)
+        fields = unpack(data, self._messages_max)
         if type(fields) is not tuple or len(fields) != 5:
             raise DecodeError("the sender is not an array of five fields")
         name, host, port, epoch, incarnation = fields

@@ -125,7 +125,7 @@ class Config:
     request_bytes_max: int = 65_536
     """Largest payload of a user request or its reply, at most a quarter of `exchange_bytes_max`."""
     members_max: int = 8192
-    """Most members kept, 2 to 65536; more are refused and counted."""
+    """Most members kept, 2 to 65536; more are refused and counted (`Statistics.dropped_full`)."""
     unverified_max: int = 1024
     """Most members waiting for a first ack, 1 to 65536; more are refused and counted."""
     broadcasts_max: int = 256

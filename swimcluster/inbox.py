@@ -87,7 +87,7 @@ class Inbox:
             return
         try:
             frame = self._open(FrameKind.DATAGRAM, data)
-            packet = core.decoder.decode(frame.instance, frame.body)
+            packet = self._decode(frame)
         except RejectedError as rejected:
             self._count(now, rejected)
             return
@@ -113,6 +113,11 @@ class Inbox:
         elif not self._windows.is_fresh(frame.instance, frame.counter):
             raise RejectedError("dropped_replay")
         return frame
+
+    def _decode(self, frame: Frame) -> Packet:
+        packet = self._core.decoder.decode(frame.instance, frame.body)
+        self._core.statistics.dropped_full += packet.left_out
+        return packet
 
     def _open_request(self, hello: Hello, data: bytes, rest: bytes) -> Frame:
         if hello.version != VERSION:
@@ -153,7 +158,7 @@ class Inbox:
         try:
             hello, rest = split_hello(HELLO_MAGIC, data)
             frame = self._open_request(hello, data, rest)
-            packet = core.decoder.decode(frame.instance, frame.body)
+            packet = self._decode(frame)
         except RejectedError as rejected:
             self._count(now, rejected)
             if hello is None or rejected.counter not in REFUSED:
@@ -210,7 +215,7 @@ class Inbox:
                 self.refusals.by_seed(now, pending.destination, split_hello(REFUSAL_MAGIC, data)[0])
                 raise RejectedError("dropped_key")
             frame = open_frame(core.keyring, FrameKind.REPLY, data, pending.binding)
-            packet = core.decoder.decode(frame.instance, frame.body)
+            packet = self._decode(frame)
         except DecodeError as error:
             self._count(now, error if isinstance(error, RejectedError) else RejectedError("dropped_malformed"))
             self._failed(now, pending.owner)

@@ -194,3 +194,5 @@ class Packet(NamedTuple):
     vitals_counter: int
     vitals: bytes
     messages: tuple[Message, ...]
+    left_out: int = 0
+    """Messages behind these, more than this node takes of one packet."""

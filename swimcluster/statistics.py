@@ -34,7 +34,9 @@ class Statistics:
     dropped_replay: int = _counter("Inputs whose (instance, counter) was seen before or is too old.")
     dropped_own: int = _counter("Inputs that this node itself sent.")
     dropped_implausible: int = _counter("Claims refused for a jump of incarnation or a second address in one life.")
-    dropped_full: int = _counter("News refused because a table was at its limit.")
+    dropped_full: int = _counter(
+        "News refused because a table was at its limit, or one packet held more than a table takes."
+    )
     dropped_unknown: int = _counter("Failure reports about members this node does not know.")
     probes: int = _counter("Probes begun.")
     probes_acked_direct: int = _counter("Probes answered directly.")

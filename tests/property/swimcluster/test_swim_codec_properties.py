@@ -44,6 +44,7 @@ from swimcluster.messages import (
     User,
 )
 from swimcluster.statistics import Statistics
+from swimcluster.unpacking import SMALL_BYTES
 
 CONFIG = Config.lan(name="a", keys=[b"k" * 16])
 KEYRING = Keyring("default", (b"k" * 16,))
@@ -101,10 +102,38 @@ def test_many_messages_come_back_too():
     many = [Ack(i) for i in range(70_000)]
     decoder = Decoder(Config.lan(name="a", keys=[b"k" * 16], members_max=65_536))
     assert decoder.decode(INSTANCE, body(many)).messages == tuple(many)
+
+
+@pytest.mark.parametrize("count", [20, 21, 25, 70_000])
+@pytest.mark.parametrize("known", [False, True])
+def test_of_more_messages_than_a_table_takes_the_first_are_taken_and_the_others_counted(count, known):
+    decoder = Decoder(Config.lan(name="a", keys=[b"k" * 16], members_max=2))
+    many = [Ack(i) for i in range(count)]
+    for _ in range(1 + known):
+        packet = decoder.decode(INSTANCE, body(many))
+        assert packet.messages == tuple(many[:20])
+        assert packet.left_out == count - 20
+
+
+@pytest.mark.parametrize(
+    ("fields", "number", "rest"),
+    [
+        (4, 5000, b""),  # fewer messages than the header says
+        (4, 2**32 - 1, b"\x92\x02\x07" * 2000),
+        (4, 20, b"\x92\x02\x07" * 2000),  # more messages than the header says
+        (3, 5000, b"\x92\x02\x07" * 5000),
+        (5, 5000, b"\x92\x02\x07" * 5000),
+        (4, 5000, b"\x92\x02\xdd\xff\xff\xff\xff" * 5000),
+        (4, 5000, b"\x92\x63\x07" * 5000),  # no such kind of message
+        (4, 5000, b"\xc1" * 5000),
+    ],
+)
+def test_a_large_body_that_is_not_what_its_headers_say_is_refused(fields, number, rest):
+    sender = encode_sender("b", Address("h", 7), epoch=3, incarnation=4)[1:]
+    data = bytes((0x90 | fields,)) + sender + b"\x00\xc4\x00" + b"\xdd" + number.to_bytes(4, "big") + rest
+    decoder = Decoder(Config.lan(name="a", keys=[b"k" * 16], members_max=2))
     with pytest.raises(DecodeError):
-        Decoder(CONFIG).decode(INSTANCE, body(many))
-    with pytest.raises(DecodeError, match="number"):
-        Decoder(Config.lan(name="a", keys=[b"k" * 16], members_max=2)).decode(INSTANCE, body(many[:25]))
+        decoder.decode(INSTANCE, data.ljust(SMALL_BYTES + 1, b"\xc0" if not rest else rest[:1]))
 
 
 @settings(max_examples=300)

@@ -8,7 +8,10 @@ from swimcluster.codec import encode_message
 from swimcluster.events import (
     VitalsChanged,
 )
-from swimcluster.transmits import Datagram, Exchange
+from swimcluster.membership import Entry
+from swimcluster.messages import Alive
+from swimcluster.push_pull import StateExchange
+from swimcluster.transmits import Datagram, Exchange, JoinStatus
 from tests.fakes.swim_bench import KEY, MS, Bench, S, address
 
 
@@ -81,6 +84,33 @@ def test_state_larger_than_an_exchange_is_cut_to_a_part():
     a.core.config = small
     assert sum(map(len, a.core.synchronizer._within_limit(messages))) <= 65_536
     assert len(a.core.synchronizer._within_limit(messages[:5])) == 5
+
+
+def test_a_member_with_a_small_table_takes_the_beginning_of_a_large_state_and_counts_the_rest():
+    bench = Bench()
+    crowd = [bench.add(name, port, seeds=[1] if port > 1 else []) for port, name in enumerate("abcdefghijkl", 1)]
+    bench.run(5)
+    for number in range(100):
+        news = Alive(f"x{number:03}", "10.9.9.9", 1 + number, 1, b"instance", 0, b"m" * 60, b"")
+        crowd[0].core.table.add(Entry(bench.now, news, address(99)), "test")
+    small = bench.add("z", 50, seeds=[1], members_max=4)
+    before = crowd[0].statistics().exchanges_answered
+    bench.run(1)
+    assert small.join_status is JoinStatus.JOINED
+    assert len(small.members()) == 4
+    assert crowd[0].statistics().exchanges_answered > before
+    assert small.statistics().dropped_malformed == 0
+    sent = 1 + 1 + 11 + 100  # Opening, its own Alive, the other members, those nobody else knows.
+    assert small.statistics().dropped_full >= sent - (2 * 4 + 16)
+    dropped = small.statistics().dropped_full
+    request = _state(crowd[0])
+    assert small.exchange_received(bench.now, None, request) is not None
+    assert small.statistics().dropped_full - dropped >= sent - (2 * 4 + 16)
+
+
+def _state(swim):
+    swim.core.synchronizer.exchange(address(50), StateExchange(swim.core))
+    return swim.transmits()[-1].data
 
 
 def test_push_pull_alone_heals_what_gossip_missed():
