@@ -163,7 +163,7 @@ class Joiner:
         self._core.emit(JoinAttemptFailed(call.addresses, self._backoff_ns() / 1e9, is_explicit=True))
 
     def give_up(self) -> None:
-        """This node leaves: nobody will be dialled any more."""
+        """This node leaves or has stopped: nobody will be dialled any more."""
         for call in tuple(self._asked):
             self._fail(call)
 

@@ -13,6 +13,8 @@ from swimcluster.namesake_check import Answerer, NamesakeCheck
 from swimcluster.news import INCARNATION_JUMP_MAX
 from swimcluster.transmits import JoinStatus
 
+STOPPED = "this member stopped before a reply came, as a live process answers under its name"
+
 
 class SelfDefence:
     """Judges news about this node."""
@@ -143,11 +145,13 @@ class SelfDefence:
         core.emit(Outlived(previous, epoch))
 
     def stop(self, now: int, holder: Address) -> None:
-        """Take no part any more: a live process answers under this name."""
+        """Take no part any more: a live process answers under this name. What a program waits for ends here."""
         core = self._core
         core.set_status(JoinStatus.NAME_IN_USE)
         core.timers.clear()
         core.waiters.clear()
+        core.user.give_up(STOPPED)
+        core.joiner.give_up()
         core.exchanges.clear()
         core.emit(NameTaken(core.identity.name, holder))
 

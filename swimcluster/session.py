@@ -205,8 +205,8 @@ class Session:
         try:
             self.feed("join", tuple(seeds))
             await trio.lowlevel.checkpoint()
-            while call.outcome is None:
-                await self.changes.park()
+            while call.outcome is None or self._name_taken is not None:
+                await self.changes.park()  # A taken name cancels this: the one error of the body is NameInUseError.
                 _ = self.machine  # raises when the cluster was closed meanwhile
         finally:
             self._joins.remove(call)
@@ -231,8 +231,8 @@ class Session:
         self._answers[request_id] = None
         try:
             await trio.lowlevel.checkpoint()
-            while (answer := self._answers[request_id]) is None:
-                await self.changes.park()
+            while (answer := self._answers[request_id]) is None or self._name_taken is not None:
+                await self.changes.park()  # As in `join`.
                 _ = self.machine
         finally:
             del self._answers[request_id]

@@ -154,7 +154,10 @@ class Swim:
         self.core.joiner.add(addresses, is_hint=True)
 
     def leave(self, now: int) -> None:
-        """Start to leave; idempotent. Go on driving until `leave_progress.is_done` or your patience ends."""
+        """Start to leave; idempotent. Go on driving until `leave_progress.is_done` or your patience ends.
+
+        Requests under way go on, also after that: each has its outcome once its exchange has been ended.
+        """
         self._enter(now)
         self.core.leaver.leave(now)
 

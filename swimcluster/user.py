@@ -93,6 +93,14 @@ class UserMessages:
         owner.request_id = core.exchange(address, [encode_message(Request(payload))], owner, timeout)
         return owner.request_id
 
+    def give_up(self, reason: str) -> None:
+        """End all open requests: this node takes no reply any more, and whoever asked must hear how it ended."""
+        core = self._core
+        for number in [number for number, one in core.exchanges.items() if isinstance(one.owner, OwnRequest)]:
+            del core.exchanges[number]
+            core.statistics.exchanges_failed += 1
+            core.emit(RequestFailed(number, reason))
+
     def receive(self, now: int, packet: Packet, request: Request, binding: bytes) -> PendingReply | None:
         """Hand on a request and keep its exchange open."""
         core, config = self._core, self._core.config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,25 @@ async def test_a_name_found_to_be_held_later_on_ends_the_body_with_name_in_use()
             async with member(network, "b", "a", host="elsewhere"):
                 network.heal()
                 await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("wait", ["request", "join"])
+async def test_what_waits_while_the_name_is_taken_does_not_hide_that_it_is(
+    wait: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(sender: str, payload: bytes) -> bytes:
+        await trio.sleep_forever()
+        return b""
+
+    network = MemoryNetwork(delay_s=0.001)
+    network.cut_both(Address("b", 7946), Address("gone", 7946))
+    async with member(network, "c", on_request=never):
+        monkeypatch.setattr("swimcluster.session.wall_clock_ms", count(1).__next__)
+        with trio.fail_after(8), pytest.raises(NameInUseError, match="elsewhere:7946"):  # noqa: PT012 - as above
+            async with member(network, "b", "c") as b, member(network, "b", host="elsewhere") as later:
+                await b.wait_for(lambda members: len(members) == 2)
+                b.feed("join", (later.local.address,))  # Now they meet, and the greater life keeps the name.
+                await (b.request("c", b"?") if wait == "request" else b.join(["gone:7946"]))
 
 
 async def test_metadata_vitals_messages_and_broadcasts_reach_the_other_member() -> None:

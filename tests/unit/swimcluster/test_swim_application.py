@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from swimcluster.codec import encode_message
+from swimcluster.codec import EPOCH_MAX, encode_message
 from swimcluster.errors import ExchangeError, PayloadTooLargeError, PayloadTypeError
 from swimcluster.events import (
     BroadcastReceived,
     EventsLost,
+    JoinAttemptFailed,
+    NameTaken,
     ReplyReceived,
     RequestFailed,
     RequestReceived,
@@ -16,10 +18,11 @@ from swimcluster.events import (
     UserMessage,
     VitalsChanged,
 )
-from swimcluster.messages import Broadcast, Introduce, Request
+from swimcluster.messages import Broadcast, Introduce, Left, Request, Response
+from swimcluster.self_defence import STOPPED
 from swimcluster.transmits import PendingReply
-from swimcluster.user import REQUESTS_MAX
-from tests.fakes.swim_bench import Bench, S, address
+from swimcluster.user import NO_REPLY, REQUESTS_MAX
+from tests.fakes.swim_bench import Bench, S, address, tell
 
 OTHER_KEY = b"another sixteen bytes"
 
@@ -160,6 +163,47 @@ def test_a_request_without_a_reply_fails_once():
     assert [event.request_id for event in bench.heard(RequestFailed)] == [number]
     with pytest.raises(PayloadTooLargeError):
         bench.machines[1].request(bench.now, "b", b"x" * 65_537)
+
+
+def test_a_member_whose_name_is_taken_ends_every_request_and_join_of_its_program_once():
+    bench = Bench()
+    bench.cluster(3)
+    for port in (2, 9):
+        bench.freeze(port)  # Whoever is asked there keeps the asker waiting.
+    numbers = [bench.do(1, lambda swim, now: swim.request(now, "b", b"question")) for _ in range(2)]
+    bench.do(1, lambda swim, now: swim.join(now, [address(9)]))
+    bench.run(0.1)
+    assert not bench.heard(RequestFailed)
+    failed = bench.machines[1].statistics().exchanges_failed
+    tell(bench, 1, Left("a", EPOCH_MAX, b"nobody!!", 0), by=3)
+    told = [event for _, name, event in bench.events if name == "a"][-4:]
+    assert told[:2] == [RequestFailed(number, STOPPED) for number in numbers]
+    assert isinstance(told[2], JoinAttemptFailed)
+    assert (told[2].seeds, told[2].is_explicit) == ((address(9),), True)
+    assert isinstance(told[3], NameTaken)
+    assert bench.machines[1].statistics().exchanges_failed == failed + 2
+    assert bench.machines[1].statistics().exchanges_pending == 0
+    bench.run(15)
+    assert [event.request_id for event in bench.heard(RequestFailed)] == numbers
+    assert len([event for event in bench.heard(JoinAttemptFailed, at="a") if event.is_explicit]) == 1
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_request_under_way_has_its_outcome_also_after_its_member_has_left(is_answered):
+    bench = Bench()
+    a, b, _ = bench.cluster(3)
+    number = a.request(bench.now, "b", b"question")
+    binding = a.core.exchanges[number].binding
+    assert a.transmits()  # The driver has it, and it takes its time.
+    bench.do(1, lambda swim, now: swim.leave(now))
+    bench.run(5, until=lambda: a.leave_progress.is_done)
+    assert not bench.heard(RequestFailed)
+    if is_answered:
+        a.exchange_replied(bench.now, number, b.core.seal_reply(binding, [encode_message(Response(b"late"))]))
+        assert a.events() == [ReplyReceived(number, b"late")]
+    else:
+        a.exchange_failed(bench.now, number)
+        assert a.events() == [RequestFailed(number, NO_REPLY)]
 
 
 def test_a_reply_that_is_none_fails_the_request():
