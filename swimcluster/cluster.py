@@ -260,7 +260,8 @@ class Cluster:
         Raises:
             PayloadTypeError: not bytes, or a name that is not text; nothing was sent.
             PayloadTooLargeError: over `config.request_bytes_max`; nothing was sent.
-            ExchangeError: no such live member, or no reply; whether it was handled is then not known.
+            ExchangeError: no such live member, or 64 exchanges under way already: nothing was sent, and it says so; or
+                no reply: whether it was handled is then not known.
         """
         return await self._session.request(name, payload)
 

@@ -30,7 +30,8 @@ SENDS_IN_FLIGHT_MAX = 256
 SEND_DEADLINE_S = 5.0
 """Longest wait of one datagram for the transport; then it counts as a failed send."""
 EXCHANGES_IN_FLIGHT_MAX = 64
-"""Own exchanges at once; more fail at once."""
+"""Own exchanges at once; more fail at once, with nothing sent."""
+TOO_MANY = f"{EXCHANGES_IN_FLIGHT_MAX} exchanges of this member were under way, the most at once: ask later"
 LATE_NS = 100_000_000
 """A timer this late means that the process or the machine stood still: sockets are drained before it runs."""
 DATAGRAMS_AT_ONCE_MAX = 64
@@ -233,14 +234,14 @@ class Driver:
         if not sent:
             self.feed("send_failed", datagram.destination)
 
-    def _fail_later(self, call: str, argument: object) -> None:
+    def _fail_later(self, call: str, *arguments: object) -> None:
         """Report a failure as an input of its own, after this one: never from inside the loop over transmits."""
         if self._nursery is not None:
-            self._nursery.start_soon(self._report, call, argument)
+            self._nursery.start_soon(self._report, call, *arguments)
 
     @trio.lowlevel.enable_ki_protection
-    async def _report(self, call: str, argument: object) -> None:
-        self.feed(call, argument)
+    async def _report(self, call: str, *arguments: object) -> None:
+        self.feed(call, *arguments)
 
     # Exchanges --------------------------------------------------------------------------------------------------
 
@@ -249,7 +250,7 @@ class Driver:
             self._exchanging += 1
             self._nursery.start_soon(self._exchange, exchange)
         else:
-            self._fail_later("exchange_failed", exchange.id)
+            self._fail_later("exchange_failed", exchange.id, TOO_MANY)
 
     @trio.lowlevel.enable_ki_protection
     async def _exchange(self, exchange: Exchange) -> None:

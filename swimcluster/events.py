@@ -207,10 +207,12 @@ class ReplyReceived:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """This node's own request `request_id` got no reply; nothing is known of whether it was handled."""
+    """This node's own request `request_id` got no reply; unless `is_unsent`, whether it was handled is not known."""
 
     request_id: int
     reason: str
+    is_unsent: bool = False
+    """Whether nothing was sent, so that nobody can have handled it."""
 
 
 @dataclass(frozen=True, slots=True)

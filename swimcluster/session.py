@@ -225,7 +225,7 @@ class Session:
         Raises:
             PayloadTypeError: not bytes; nothing was sent.
             PayloadTooLargeError: over its limit; nothing was sent.
-            ExchangeError: no such live member, or no reply; whether it was handled is then not known.
+            ExchangeError: nothing was sent, which it says, or no reply; whether it was handled is then not known.
         """
         request_id: int = self.feed("request", name, payload)
         self._answers[request_id] = None
@@ -236,6 +236,8 @@ class Session:
                 _ = self.machine
         finally:
             del self._answers[request_id]
+        if isinstance(answer, RequestFailed) and answer.is_unsent:
+            raise ExchangeError(f"{name} was not asked: {answer.reason}")
         if isinstance(answer, RequestFailed):
             raise ExchangeError(f"{name} did not answer: {answer.reason}; whether it was handled there is not known")
         return answer.payload

@@ -108,9 +108,14 @@ class Swim:
         self._enter(now)
         self.core.inbox.reply(now, id, data)
 
-    def exchange_failed(self, now: int, id: int) -> None:  # noqa: A002
-        """Say that own exchange `id` got no reply: no connection, time-out, or closed. An unknown id is ignored."""
+    def exchange_failed(self, now: int, id: int, unsent: str = "") -> None:  # noqa: A002
+        """Say that own exchange `id` got no reply: no connection, time-out, or closed. An unknown id is ignored.
+
+        Args:
+            unsent: why nothing at all was sent, where that is so; `RequestFailed` then says it.
+        """
         self._enter(now)
+        self.core.user.not_sent(id, unsent)
         self.core.inbox.no_reply(now, id)
 
     def send_failed(self, now: int, destination: Address) -> None:

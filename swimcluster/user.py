@@ -25,6 +25,8 @@ class OwnRequest:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.request_id = 0
+        self.unsent = ""
+        """Why the driver sent nothing, where that is so."""
 
     def replied(self, now: int, packet: Packet) -> None:
         """Hand on the reply."""
@@ -36,7 +38,8 @@ class OwnRequest:
 
     def failed(self, now: int) -> None:
         """Say that there is none."""
-        self._core.emit(RequestFailed(self.request_id, NO_REPLY))
+        reason = f"{self.unsent}; {UNSENT}" if self.unsent else NO_REPLY
+        self._core.emit(RequestFailed(self.request_id, reason, is_unsent=bool(self.unsent)))
 
 
 class UserMessages:
@@ -92,6 +95,12 @@ class UserMessages:
         timeout = config.ns(config.exchange_timeout_s)
         owner.request_id = core.exchange(address, [encode_message(Request(payload))], owner, timeout)
         return owner.request_id
+
+    def not_sent(self, request_id: int, reason: str) -> None:
+        """Note why the driver sent nothing, if that exchange is a request."""
+        pending = self._core.exchanges.get(request_id)
+        if pending is not None and isinstance(pending.owner, OwnRequest):
+            pending.owner.unsent = reason
 
     def give_up(self, reason: str) -> None:
         """End all open requests: this node takes no reply any more, and whoever asked must hear how it ended."""

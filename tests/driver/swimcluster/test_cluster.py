@@ -34,6 +34,7 @@ from swimcluster import (
     UserMessage,
     open_cluster,
 )
+from swimcluster.driver import EXCHANGES_IN_FLIGHT_MAX, TOO_MANY
 from swimcluster.dump_file import decode_dump
 from swimcluster.replay import replay
 
@@ -283,6 +284,35 @@ async def test_a_request_brings_the_answer_of_the_other_program() -> None:
     async with pair(on_request=shout) as (a, b, _network):
         assert await a.request("b", b"question") == b"a:QUESTION"
         assert await b.request("a", b"x" * 60_000) == b"b:" + b"X" * 60_000
+
+
+async def test_requests_over_the_limit_fail_at_once_and_say_that_nothing_was_sent() -> None:
+    asked: list[bytes] = []
+    errors: list[tuple[float, str]] = []
+
+    async def never(sender: str, payload: bytes) -> bytes:
+        asked.append(payload)
+        await trio.sleep_forever()
+        return b""
+
+    async with pair(on_request=never) as (a, _, _network):
+        began = trio.current_time()
+
+        async def ask(number: int) -> None:
+            with pytest.raises(ExchangeError) as error:
+                await a.request("b", b"%d" % number)
+            errors.append((trio.current_time() - began, str(error.value)))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(EXCHANGES_IN_FLIGHT_MAX + 6):
+                nursery.start_soon(ask, number)
+    refused = [(at, text) for at, text in errors if "was not asked" in text]
+    assert len(refused) == len(errors) - len(asked) == 6
+    for at, text in refused:
+        assert at < 0.1
+        assert text == f"b was not asked: {TOO_MANY}; nothing was sent"
+        assert str(EXCHANGES_IN_FLIGHT_MAX) in text
+    assert all("whether it was handled there is not known" in text for _, text in errors if "was not asked" not in text)
 
 
 async def test_a_request_without_an_answer_is_an_exchange_error_and_costs_nothing_else() -> None:

@@ -14,7 +14,7 @@ import trio.testing
 from memory_clusters import virtual_now
 
 from swimcluster import Address, Datagram, Event, Exchange, ExchangeError, Swim
-from swimcluster.driver import DRAINED_DATAGRAMS_MAX, EXCHANGES_IN_FLIGHT_MAX, SENDS_IN_FLIGHT_MAX, Driver
+from swimcluster.driver import DRAINED_DATAGRAMS_MAX, EXCHANGES_IN_FLIGHT_MAX, SENDS_IN_FLIGHT_MAX, TOO_MANY, Driver
 from swimcluster.transport import ExchangeHandler
 
 SECOND = 1_000_000_000
@@ -232,6 +232,9 @@ async def test_each_exchange_ends_exactly_once_by_reply_failure_time_or_limit() 
         machine.to_send = [Exchange(3 + n, THERE, b"x", SECOND) for n in range(EXCHANGES_IN_FLIGHT_MAX + 1)]
         driver.after_input()
         await trio.sleep(2)
+        assert [call[2:] for call in machine.calls if len(call) > 3 and call[0] == "exchange_failed"] == [
+            (3 + EXCHANGES_IN_FLIGHT_MAX, TOO_MANY)
+        ]
         ended = [(call[0], call[2]) for call in machine.calls]
         assert ended[0] == ("exchange_replied", 1)
         assert ended[1] == ("exchange_failed", 2)

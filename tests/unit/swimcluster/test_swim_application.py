@@ -19,6 +19,7 @@ from swimcluster.events import (
     VitalsChanged,
 )
 from swimcluster.messages import Broadcast, Introduce, Left, Request, Response
+from swimcluster.push_pull import StateExchange
 from swimcluster.self_defence import STOPPED
 from swimcluster.transmits import PendingReply
 from swimcluster.user import NO_REPLY, REQUESTS_MAX
@@ -163,6 +164,22 @@ def test_a_request_without_a_reply_fails_once():
     assert [event.request_id for event in bench.heard(RequestFailed)] == [number]
     with pytest.raises(PayloadTooLargeError):
         bench.machines[1].request(bench.now, "b", b"x" * 65_537)
+
+
+def test_a_request_that_was_never_sent_fails_as_that_with_the_drivers_reason():
+    bench = Bench()
+    a, _ = bench.cluster(2)
+    number, other = a.request(bench.now, "b", b"question"), a.request(bench.now, "b", b"question")
+    a.exchange_failed(bench.now, number, "64 were under way")
+    a.exchange_failed(bench.now, other)
+    a.exchange_failed(bench.now, number, "again")
+    assert a.events() == [
+        RequestFailed(number, "64 were under way; nothing was sent", is_unsent=True),
+        RequestFailed(other, NO_REPLY),
+    ]
+    a.core.synchronizer.exchange(address(2), StateExchange(a.core))
+    a.exchange_failed(bench.now, other + 1, "64 were under way")
+    assert a.events() == []
 
 
 def test_a_member_whose_name_is_taken_ends_every_request_and_join_of_its_program_once():
