@@ -151,31 +151,37 @@ class Cluster:
 
     # Commands that return at once -------------------------------------------------------------------------------
 
-    def set_metadata(self, data: bytes) -> None:
+    def set_metadata(self, data: bytes) -> bool:
         """Replace this member's metadata and spread it.
 
+        Returns:
+            whether it goes out: False, with nothing changed, once this member leaves or its name is taken.
         Raises:
             PayloadTypeError: not bytes; nothing was changed.
             PayloadTooLargeError: over `config.metadata_bytes_max`; nothing was changed.
         """
-        self.feed("set_metadata", data)
+        return bool(self.feed("set_metadata", data))
 
-    def set_vitals(self, data: bytes) -> None:
+    def set_vitals(self, data: bytes) -> bool:
         """Replace this member's vitals; the newest go out with every packet, one value per probe interval.
 
+        Returns:
+            whether it goes out: False, with nothing changed, once this member leaves or its name is taken.
         Raises:
             PayloadTypeError: not bytes; nothing was changed.
             PayloadTooLargeError: over `config.vitals_bytes_max`; nothing was changed.
         """
-        self.feed("set_vitals", data)
+        return bool(self.feed("set_vitals", data))
 
-    def readvertise(self, address: Address | str) -> None:
+    def readvertise(self, address: Address | str) -> bool:
         """Tell the others that this member is now reached at `address`.
 
+        Returns:
+            whether it goes out: False, with nothing changed, once this member leaves or its name is taken.
         Raises:
             ConfigError: not an address, or one that nobody could connect to; nothing was changed.
         """
-        self.feed("readvertise", address_of("the advertised address", address))
+        return bool(self.feed("readvertise", address_of("the advertised address", address)))
 
     def send(self, name: str, payload: bytes) -> None:
         """Send a datagram payload to a live member; it may be lost. The other side gets a `UserMessage`.
@@ -183,18 +189,20 @@ class Cluster:
         Raises:
             PayloadTypeError: not bytes, or a name that is not text; nothing was sent.
             PayloadTooLargeError: over `config.user_datagram_bytes_max`; nothing was sent.
-            ExchangeError: no such live member, or this member itself; nothing was sent.
+            ExchangeError: no such live member, this member itself, or this one takes no part any more; nothing was sent.
         """
         self.feed("send", name, payload)
 
-    def broadcast(self, payload: bytes) -> None:
+    def broadcast(self, payload: bytes) -> bool:
         """Spread a payload to all members in the spare room of packets. They get a `BroadcastReceived`.
 
+        Returns:
+            whether it goes out: False, with nothing sent, once this member leaves or its name is taken.
         Raises:
             PayloadTypeError: not bytes; nothing was sent.
             PayloadTooLargeError: over `config.broadcast_bytes_max`; nothing was sent.
         """
-        self.feed("broadcast", payload)
+        return bool(self.feed("broadcast", payload))
 
     def subscribe(self) -> Subscription:
         """Return a stream of events that begins with a `Snapshot`: `async with cluster.subscribe() as events`.
@@ -247,7 +255,8 @@ class Cluster:
         """Tell the others that this node leaves and wait until that is done; idempotent. Cancel to wait no longer.
 
         There is no way back: to take part again, open another cluster. Until the body ends this node still shows
-        what it knew and answers requests, but what it sets or broadcasts reaches nobody.
+        what it knew, and requests under way go on. From the call on `send` and `request` raise ExchangeError, and what
+        is set or broadcast returns False: nothing of it is told to anybody.
 
         Returns:
             how many confirmed that they know, and of how many.
@@ -260,8 +269,8 @@ class Cluster:
         Raises:
             PayloadTypeError: not bytes, or a name that is not text; nothing was sent.
             PayloadTooLargeError: over `config.request_bytes_max`; nothing was sent.
-            ExchangeError: no such live member, or 64 exchanges under way already: nothing was sent, and it says so; or
-                no reply: whether it was handled is then not known.
+            ExchangeError: no such live member, this member has left, or has 64 exchanges under way: nothing was sent, and
+                it says so; or no reply: whether it was handled is then not known.
         """
         return await self._session.request(name, payload)
 

@@ -8,7 +8,8 @@ SwimclusterError
 ├── NameInUseError     theirs: a live member holds the name; this node has not joined
 ├── DecodeError        theirs: bytes are not a message of this protocol; state unchanged
 ├── AuthError          theirs: the MAC or key does not fit; state unchanged
-├── ExchangeError      theirs: no such live member, and nothing was sent; or no reply: unchanged here, unknown there
+├── ExchangeError      theirs: no such live member, and nothing was sent; or no reply: unchanged here, unknown there;
+│                      yours: to this member itself, or after it left, or too many at once; nothing was sent
 └── ClosedError        yours: the cluster object has been closed
 """
 
@@ -50,8 +51,9 @@ class AuthError(SwimclusterError):
 class ExchangeError(SwimclusterError):
     """An exchange with another member did not take place or brought no reply; nothing changed here.
 
-    Where nothing was sent, the message says so. Otherwise it is not known whether the other side took the request and
-    acted on it: the connection, the other side or the network may have failed before or after that.
+    Where nothing was sent, the message says so and why: no such live member, this member itself, one that has left, too
+    many exchanges under way. Otherwise it is not known whether the other side took the request and acted on it: the
+    connection, the other side or the network may have failed before or after that.
     """
 
 

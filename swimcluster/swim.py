@@ -161,14 +161,17 @@ class Swim:
     def leave(self, now: int) -> None:
         """Start to leave; idempotent. Go on driving until `leave_progress.is_done` or your patience ends.
 
-        Requests under way go on, also after that: each has its outcome once its exchange has been ended.
+        What is to be sent or set from now on is refused. Requests under way go on, also after the end: each has its
+        outcome once its exchange has been ended.
         """
         self._enter(now)
         self.core.leaver.leave(now)
 
-    def set_metadata(self, now: int, data: bytes) -> None:
+    def set_metadata(self, now: int, data: bytes) -> bool:
         """Replace this member's metadata and spread it.
 
+        Returns:
+            whether it goes out: False, with nothing changed, once this member leaves or its name is taken.
         Raises:
             PayloadTypeError: not bytes; nothing was changed.
             PayloadTooLargeError: over `config.metadata_bytes_max`; nothing was changed.
@@ -179,21 +182,28 @@ class Swim:
         if data != core.identity.metadata and core.is_active:
             core.identity.say("metadata", metadata=data)
             core.announce()
+        return core.is_active
 
-    def set_vitals(self, now: int, data: bytes) -> None:
+    def set_vitals(self, now: int, data: bytes) -> bool:
         """Replace this member's vitals; the newest go out, at most one value per probe interval.
 
+        Returns:
+            whether it goes out: False, with nothing changed, once this member leaves or its name is taken.
         Raises:
             PayloadTypeError: not bytes; nothing was changed.
             PayloadTooLargeError: over `config.vitals_bytes_max`; nothing was changed.
         """
         self._enter(now)
         check_payload("vitals", data, self.core.config.vitals_bytes_max, UNCHANGED)
-        self.core.gossip.set_vitals(now, data)
+        if self.core.is_active:
+            self.core.gossip.set_vitals(now, data)
+        return self.core.is_active
 
-    def readvertise(self, now: int, address: Address) -> None:
+    def readvertise(self, now: int, address: Address) -> bool:
         """Tell the others that this member is now reached at `address`: a new epoch.
 
+        Returns:
+            whether it goes out: False, with nothing changed, once this member leaves or its name is taken.
         Raises:
             ConfigError: nobody could connect to the address, or no epoch is left; nothing was changed.
         """
@@ -205,6 +215,7 @@ class Swim:
                 raise ConfigError("the epochs of this name are used up: restart the member under another one")
             core.identity.change("readvertised", epoch=core.identity.epoch + 1, address=address)
             core.announce()
+        return core.is_active
 
     def send(self, now: int, name: str, payload: bytes) -> None:
         """Send a datagram payload to a live member (UserMessage there); it may be lost.
@@ -212,7 +223,7 @@ class Swim:
         Raises:
             PayloadTypeError: not bytes; nothing was sent.
             PayloadTooLargeError: over `config.user_datagram_bytes_max`; nothing was sent.
-            ExchangeError: no such live member; nothing was sent.
+            ExchangeError: no such live member, this member itself, or this one takes no part any more; nothing was sent.
         """
         self._enter(now)
         self.core.user.send(name, payload)
@@ -223,7 +234,7 @@ class Swim:
         Raises:
             PayloadTypeError: not bytes; nothing was sent.
             PayloadTooLargeError: over `config.request_bytes_max`; nothing was sent.
-            ExchangeError: no such live member; nothing was sent.
+            ExchangeError: no such live member, this member itself, or this one takes no part any more; nothing was sent.
         """
         self._enter(now)
         return self.core.user.request(name, payload)
@@ -239,15 +250,17 @@ class Swim:
         self._enter(now)
         return self.core.user.respond(now, request_id, payload)
 
-    def broadcast(self, now: int, payload: bytes) -> None:
+    def broadcast(self, now: int, payload: bytes) -> bool:
         """Spread a payload to all members in the spare room of packets (BroadcastReceived there).
 
+        Returns:
+            whether it goes out: False, with nothing sent, once this member leaves or its name is taken.
         Raises:
             PayloadTypeError: not bytes; nothing was sent.
             PayloadTooLargeError: over `config.broadcast_bytes_max`; nothing was sent.
         """
         self._enter(now)
-        self.core.user.broadcast(payload)
+        return self.core.user.broadcast(payload)
 
     def install_key(self, now: int, key: bytes) -> bytes:
         """Accept a further key for verifying; returns its 4-byte id. Idempotent.

@@ -97,25 +97,25 @@ class ThreadSafeCluster:
         """What the transport counted until now; see `Cluster.transport_counters`."""
         return self._thread.ask(lambda cluster: copy.copy(cluster.transport_counters))
 
-    def set_metadata(self, data: bytes) -> None:
+    def set_metadata(self, data: bytes) -> bool:
         """Replace this member's metadata; see `Cluster.set_metadata`."""
-        self._thread.ask(lambda cluster: cluster.set_metadata(data))
+        return self._thread.ask(lambda cluster: cluster.set_metadata(data))
 
-    def set_vitals(self, data: bytes) -> None:
+    def set_vitals(self, data: bytes) -> bool:
         """Replace this member's vitals; see `Cluster.set_vitals`."""
-        self._thread.ask(lambda cluster: cluster.set_vitals(data))
+        return self._thread.ask(lambda cluster: cluster.set_vitals(data))
 
-    def readvertise(self, address: Address | str) -> None:
+    def readvertise(self, address: Address | str) -> bool:
         """Tell the others a new address of this member; see `Cluster.readvertise`."""
-        self._thread.ask(lambda cluster: cluster.readvertise(address))
+        return self._thread.ask(lambda cluster: cluster.readvertise(address))
 
     def send(self, name: str, payload: bytes) -> None:
         """Send a datagram payload to a live member; see `Cluster.send`."""
         self._thread.ask(lambda cluster: cluster.send(name, payload))
 
-    def broadcast(self, payload: bytes) -> None:
+    def broadcast(self, payload: bytes) -> bool:
         """Spread a payload to all members; see `Cluster.broadcast`."""
-        self._thread.ask(lambda cluster: cluster.broadcast(payload))
+        return self._thread.ask(lambda cluster: cluster.broadcast(payload))
 
     def write_recording(self, path: Path) -> None:
         """Write the flight recorder's inputs to a file; see `Cluster.write_recording`."""

@@ -10,12 +10,18 @@ from swimcluster.membership import Entry
 from swimcluster.messages import Broadcast, Packet, Request, Response, User
 from swimcluster.payload import UNSENT, check_name, check_payload
 from swimcluster.replay_window import ReplayWindows
-from swimcluster.transmits import PendingReply
+from swimcluster.transmits import JoinStatus, PendingReply
 
 REQUESTS_MAX = 1024
 """Requests of others that the application has not answered yet; further ones are closed without a reply."""
 ORIGINS_MAX = 16_384
 """Instances whose broadcast numbers are remembered."""
+SILENT = {
+    JoinStatus.LEAVING: "this member is leaving and sends nothing more for its program",
+    JoinStatus.LEFT: "this member has left and sends nothing more; open another cluster to take part again",
+    JoinStatus.NAME_IN_USE: "this member has stopped, as a live process answers under its name",
+}
+"""Why a member that takes no part refuses what its program wants to send."""
 NO_REPLY = "no connection, no reply in time, or its on_request is missing or failed, which its log tells"
 
 
@@ -63,14 +69,17 @@ class UserMessages:
         """Hand on a payload."""
         self._core.emit(UserMessage(packet.name, message.payload))
 
-    def broadcast(self, payload: bytes) -> None:
-        """Spread one payload."""
+    def broadcast(self, payload: bytes) -> bool:
+        """Spread one payload, if this member takes part."""
         core = self._core
         check_payload("a broadcast", payload, core.config.broadcast_bytes_max, UNSENT)
+        if not core.is_active:
+            return False
         self._number += 1
         instance = core.identity.instance
         self._seen.is_fresh(instance, self._number)
         self._spread(Broadcast(core.identity.name, instance, self._number, payload))
+        return True
 
     def on_broadcast(self, now: int, packet: Packet, message: Broadcast, *, synced: bool) -> None:
         """Hand on a payload that is new here, and spread it further."""
@@ -137,6 +146,8 @@ class UserMessages:
 
     def _live(self, name: str) -> Entry:
         check_name(name)
+        if not self._core.is_active:
+            raise ExchangeError(f"{SILENT[self._core.status]}; {UNSENT}")
         if name == self._core.identity.name:
             raise ExchangeError(f"{name!r} is this member itself, which sends to others only; {UNSENT}")
         entry = self._core.table.live.get(name)

@@ -113,6 +113,35 @@ async def test_leave_says_how_many_were_told_and_may_be_called_again() -> None:
             assert await b.leave() == progress
 
 
+async def test_after_leaving_each_call_says_that_nothing_goes_out_and_what_runs_in_the_body_goes_on() -> None:
+    slow = trio.Event()
+
+    async def answer(sender: str, payload: bytes) -> bytes:
+        await slow.wait()
+        return b"late"
+
+    async with pair(on_request=answer) as (_, b, _network), trio.open_nursery() as nursery:
+        replies: list[bytes] = []
+
+        async def ask() -> None:
+            replies.append(await b.request("a", b"?"))
+
+        nursery.start_soon(ask)
+        await trio.sleep(0.1)
+        assert b.set_metadata(b"before") is b.set_vitals(b"before") is b.broadcast(b"before") is True
+        await b.leave()
+        assert b.set_metadata(b"after") is b.set_vitals(b"after") is b.broadcast(b"after") is False
+        assert b.readvertise("moved:7946") is False
+        assert b.local.metadata == b"before"
+        with pytest.raises(ExchangeError, match=r"this member has left.*nothing was sent"):
+            b.send("a", b"hello")
+        with pytest.raises(ExchangeError, match=r"this member has left.*nothing was sent"):
+            await b.request("a", b"?")
+        slow.set()
+        await trio.sleep(0.1)
+        assert replies == [b"late"]
+
+
 async def test_a_member_that_falls_silent_is_suspected_then_dead_and_comes_back_when_heard() -> None:
     seen: list[Event] = []
     async with pair() as (a, b, network), trio.open_nursery() as nursery:

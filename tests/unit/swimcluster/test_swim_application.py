@@ -21,7 +21,8 @@ from swimcluster.events import (
 from swimcluster.messages import Broadcast, Introduce, Left, Request, Response
 from swimcluster.push_pull import StateExchange
 from swimcluster.self_defence import STOPPED
-from swimcluster.transmits import PendingReply
+from swimcluster.swim import Swim
+from swimcluster.transmits import JoinStatus, PendingReply
 from swimcluster.user import NO_REPLY, REQUESTS_MAX
 from tests.fakes.swim_bench import Bench, S, address, tell
 
@@ -67,6 +68,60 @@ def test_what_is_not_bytes_is_refused_and_costs_nothing(what, call, effect, valu
     assert bench.machines[1].local == before
     assert bench.all_see("a", "b")
     assert [swim.statistics().dropped_malformed for swim in bench.machines.values()] == [0, 0]
+
+
+def _standing(bench: Bench, status: JoinStatus) -> Swim:
+    """Return member a in this status, with nothing left to send."""
+    a, _ = bench.cluster(2)
+    if status is JoinStatus.NAME_IN_USE:
+        tell(bench, 1, Left("a", EPOCH_MAX, b"nobody!!", 0))
+    else:
+        bench.do(1, lambda swim, now: swim.leave(now))
+    if status is JoinStatus.LEFT:
+        bench.run(5, until=lambda: a.leave_progress.is_done)
+    assert a.join_status is status
+    assert a.transmits() == []
+    return a
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (JoinStatus.LEAVING, "this member is leaving"),
+        (JoinStatus.LEFT, "this member has left"),
+        (JoinStatus.NAME_IN_USE, "a live process answers under its name"),
+    ],
+    ids=lambda part: part.name if isinstance(part, JoinStatus) else "",
+)
+def test_who_takes_no_part_any_more_is_told_that_nothing_goes_out(status, why):
+    bench = Bench()
+    a = _standing(bench, status)
+    now, local, queued = bench.now, a.local, a.statistics().broadcasts_queued
+    for call in (a.send, a.request):
+        with pytest.raises(ExchangeError, match=f"{why}.*; nothing was sent"):
+            call(now, "b", b"payload")
+        with pytest.raises(PayloadTypeError):
+            call(now, "b", "text")
+    assert a.set_metadata(now, b"new") is False
+    assert a.set_vitals(now, b"new") is False
+    assert a.readvertise(now, address(7)) is False
+    assert a.broadcast(now, b"new") is False
+    assert a.local == local
+    assert a.statistics().broadcasts_queued == queued
+    assert a.transmits() == []
+    bench.run(5)
+    assert not bench.heard(BroadcastReceived)
+    assert bench.machines[2].member("a").metadata == b"of a"
+
+
+def test_who_takes_part_is_told_that_it_goes_out():
+    bench = Bench()
+    a, _ = bench.cluster(2)
+    for _ in range(2):  # The second time it says nothing new, and the others have it.
+        assert a.set_metadata(bench.now, b"new") is True
+        assert a.set_vitals(bench.now, b"new") is True
+        assert a.readvertise(bench.now, address(1)) is True
+        assert a.broadcast(bench.now, b"new") is True
 
 
 def test_over_its_limit_the_message_says_what_became_of_it():
