@@ -124,6 +124,22 @@ def test_who_takes_part_is_told_that_it_goes_out():
         assert a.broadcast(bench.now, b"new") is True
 
 
+@pytest.mark.parametrize("call", ["send", "request"])
+def test_a_name_that_is_no_other_members_is_refused_with_what_it_is(call):
+    bench = Bench()
+    a, b = bench.cluster(2)
+    for name, error, why in (
+        (b.local, PayloadTypeError, "must be text, not Member"),
+        (b"b", PayloadTypeError, "must be text, not bytes"),
+        ("a", ExchangeError, "is this member itself"),
+        ("z", ExchangeError, "no live member is called 'z'"),
+    ):
+        with pytest.raises(error, match=f"{why}.*; nothing was sent"):
+            getattr(a, call)(bench.now, name, b"payload")
+    assert a.transmits() == []
+    assert a.core.exchanges == {}
+
+
 def test_over_its_limit_the_message_says_what_became_of_it():
     bench = Bench()
     a, _ = bench.cluster(2)
