@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from saiserve.engines.llamacpp.cells import CellLedger
 from saiserve.engines.llamacpp.host_tier import HostTier, Saved
 from saiserve.engines.llamacpp.job import HeldPrefix
 from saiserve.engines.llamacpp.kv import Family, KvCache
+from saiserve.engines.llamacpp.parking import in_the_way
 from saiserve.engines.llamacpp.prefix_tree import Forest, Node
 from saiserve.engines.llamacpp.reuse import Choice, Held, ReuseKind, choose
 
@@ -384,11 +385,26 @@ class PrefixCache:
         victim = self._oldest_idle(None, with_cells=bool(self._free)) if self.is_over_hot else self._rested(now)
         if victim is None:
             return False
-        saved = self.host.save(now, victim, self.host.tokens_per_move)
+        self._park(now, victim, self.host.tokens_per_move)
+        return True
+
+    def park_others(self, now: int, wanted: Collection[Held]) -> None:
+        """Move idle prefixes but the `wanted` ones to host memory, half of what a step may move: restores want the rest."""
+        if self.park_after_ns is None:
+            return
+        for held in in_the_way(self.held.values(), wanted):
+            left = self.host.tokens_per_move // 2 - self.host.moved_tokens
+            if left <= 0:
+                return
+            if self.host.has_spare(held.ready):
+                self._park(now, held, left)
+
+    def _park(self, now: int, held: Held, tokens_max: int) -> None:
+        """Save at most so many tokens of an idle sequence; once all are saved, or there is no room, it goes."""
+        saved = self.host.save(now, held, tokens_max)
         if saved is not Saved.PARTLY:
             self.counts["idle_evictions"] += saved is Saved.NO_ROOM
-            self.discard(victim)
-        return True
+            self.discard(held)
 
     def _rested(self, now: int) -> Held | None:
         """An idle sequence to park though there is room: every cell of it slows each step (docs/engine.md)."""

@@ -8,6 +8,7 @@ from collections.abc import Container
 from saiserve.engines.llamacpp.admission import Queue
 from saiserve.engines.llamacpp.checkpoints import checkpoint_places
 from saiserve.engines.llamacpp.job import Job, Notice, Started
+from saiserve.engines.llamacpp.parking import has_no_lane_left
 from saiserve.engines.llamacpp.prefix_cache import PrefixCache
 from saiserve.engines.llamacpp.prefix_tree import tokens_of
 from saiserve.engines.llamacpp.reuse import Choice, ReuseKind
@@ -50,6 +51,7 @@ class Starts:
 
     def admit(self, now: int) -> None:
         """Give lanes to waiting jobs in their order; those that wait for another's prefill are passed over."""
+        self._make_way(now)
         for stream in self._queue:
             if len(self._running) >= self._lanes:
                 return
@@ -64,6 +66,16 @@ class Starts:
                 return
             if not self._fits(stream, choice) or not self._start(now, stream, choice):
                 return
+
+    def _make_way(self, now: int) -> None:
+        """Once no lane is left, idle prefixes go first, so that what starts now gets their low cells (decision 0158)."""
+        if not self._cache.cells.idle:
+            return
+        waiting = [stream for stream in self._queue if not stream.waits_for_leader]
+        if has_no_lane_left(running=len(self._running), waiting=len(waiting), lanes=self._lanes):
+            starting = waiting[: self._lanes - len(self._running)]
+            sources = (self.look(stream).source for stream in starting)
+            self._cache.park_others(now, [source for source in sources if source is not None])
 
     def _follows(self, stream: Stream, choice: Choice) -> bool:
         """Let a job wait for a running one that will soon have more of its prompt."""
