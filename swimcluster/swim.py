@@ -168,10 +168,8 @@ class Swim:
         self.core.leaver.leave(now)
 
     def set_metadata(self, now: int, data: bytes) -> bool:
-        """Replace this member's metadata and spread it.
+        """Replace this member's metadata and spread it. Once it takes no part any more: False, and nothing changes.
 
-        Returns:
-            whether it goes out: False, with nothing changed, once this member leaves or its name is taken.
         Raises:
             PayloadTypeError: not bytes; nothing was changed.
             PayloadTooLargeError: over `config.metadata_bytes_max`; nothing was changed.
@@ -185,10 +183,8 @@ class Swim:
         return core.is_active
 
     def set_vitals(self, now: int, data: bytes) -> bool:
-        """Replace this member's vitals; the newest go out, at most one value per probe interval.
+        """Replace this member's vitals; the newest go out, at most one per probe interval. False as for `set_metadata`.
 
-        Returns:
-            whether it goes out: False, with nothing changed, once this member leaves or its name is taken.
         Raises:
             PayloadTypeError: not bytes; nothing was changed.
             PayloadTooLargeError: over `config.vitals_bytes_max`; nothing was changed.
@@ -200,10 +196,8 @@ class Swim:
         return self.core.is_active
 
     def readvertise(self, now: int, address: Address) -> bool:
-        """Tell the others that this member is now reached at `address`: a new epoch.
+        """Tell the others that this member is now reached at `address`: a new epoch. False as for `set_metadata`.
 
-        Returns:
-            whether it goes out: False, with nothing changed, once this member leaves or its name is taken.
         Raises:
             ConfigError: nobody could connect to the address, or no epoch is left; nothing was changed.
         """
@@ -251,10 +245,8 @@ class Swim:
         return self.core.user.respond(now, request_id, payload)
 
     def broadcast(self, now: int, payload: bytes) -> bool:
-        """Spread a payload to all members in the spare room of packets (BroadcastReceived there).
+        """Spread a payload to all in the spare room of packets (BroadcastReceived there). False as for `set_metadata`.
 
-        Returns:
-            whether it goes out: False, with nothing sent, once this member leaves or its name is taken.
         Raises:
             PayloadTypeError: not bytes; nothing was sent.
             PayloadTooLargeError: over `config.broadcast_bytes_max`; nothing was sent.
