@@ -178,6 +178,7 @@ class ChaosRun:
         Answers(self.cluster, lambda asked, asker, payload: payload)
         self.checks = Checks(self.cluster)
         self.names = list(self.cluster.places)
+        self.homes = {name: self.cluster.world.nodes[name].address for name in self.names}
         chaos_ns = max(10 * SECOND, ticks * TICK_NS - round(CALM_LIMIT_S[self.preset] * SECOND))
         drawn = random_schedule(rng, self.names, start_ns=3 * SECOND, length_ns=chaos_ns)
         self.schedule = drawn if schedule is None else schedule
@@ -219,6 +220,10 @@ class ChaosRun:
                 self.cluster.stop(name)
             if not world.nodes[name].running:
                 self.cluster.start(name)
+        # Two hosts were given one address: whoever is not reached there gets back the one it began with.
+        for name in self.names:
+            if world.network.holder(world.nodes[name].address) != name:
+                world.move(world.nodes[name], self.homes[name])
         # Whoever was moved unseen (a NAT) must say so itself: nobody can know it otherwise.
         for name in self.names:
             node = world.nodes[name]

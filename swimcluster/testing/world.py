@@ -146,7 +146,10 @@ class World(VirtualTime):
     def resume(self, node: Node, *, lose_input: bool = False) -> None:
         """Let a paused process go on: what waits is read first, in order, then timers run late."""
         if lose_input:
+            # What was sent to it is gone. That an exchange of its own failed is found out by its driver: nobody sends it.
+            failures = [item for item in node.inbox if item.kind == "failure"]
             node.inbox.clear()
+            node.inbox.extend(failures)
         node.paused = False
         self._drain(node, node.life)
         self._wake(node, node.life, None)
@@ -192,7 +195,7 @@ class World(VirtualTime):
     def accept(self, node: Node, item: Input) -> None:
         """Give a process an input that has come to it, or put it into its buffer while it does not read."""
         if node.paused or node.held or node.inbox or node.busy_until > self.now:
-            if len(node.inbox) >= INBOX_MAX:
+            if len(node.inbox) >= INBOX_MAX and item.kind != "failure":
                 node.overflowed += 1
                 return
             node.inbox.append(item)

@@ -10,9 +10,23 @@ import pytest
 import simulations.search
 from simulations import explore as exploring
 from simulations.question import Parameters
+from swimcluster.address import Address
 from swimcluster.member import MemberState
 from swimcluster.swim import Swim
-from swimcluster.testing import ChaosRun, Crash, Outcome, Partition, SimulatedCluster, State, chaos, explore, play
+from swimcluster.testing import (
+    ChaosRun,
+    Crash,
+    Leave,
+    Outcome,
+    Partition,
+    Rebind,
+    SimulatedCluster,
+    State,
+    Suspend,
+    chaos,
+    explore,
+    play,
+)
 from swimcluster.testing.faults import Schedule
 from swimcluster.testing.network import SECOND
 
@@ -40,6 +54,27 @@ class Stubborn(Swim):
 def test_views_that_never_become_one_are_caught_after_calm():
     found = violations(Stubborn, ())
     assert any("no agreement after calm" in line and "has n000 missing" in line for line in found)
+
+
+def test_an_address_given_to_two_hosts_is_mended_by_the_calm():
+    """Whoever is not reached at the address it has can be found by nobody, and no protocol could bring it back."""
+    twice = Address("10.100.0.1", 7946)
+    faults = (Rebind(4 * SECOND, "n001", twice), Rebind(8 * SECOND, "n000", twice))
+    run = ChaosRun(SEED, ticks=TICKS, schedule=faults)
+    assert run.run().clean
+    world = run.cluster.world
+    assert {name: world.network.holder(world.nodes[name].address) for name in run.names} == {n: n for n in run.names}
+
+
+def test_a_host_that_sleeps_while_it_joins_comes_back():
+    """The dial of its seeds fails while it sleeps: they are dialled again."""
+    returns = Leave(5 * SECOND, 10 * SECOND, "n002")
+    faults = (
+        returns,
+        Partition(12 * SECOND, 8 * SECOND, frozenset({"n002"})),
+        Suspend(15_500_000_000, 12 * SECOND, "n002"),
+    )
+    assert ChaosRun(SEED, ticks=TICKS, schedule=faults).run().clean
 
 
 class Raises(Swim):

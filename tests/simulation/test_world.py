@@ -101,6 +101,16 @@ def test_a_suspended_host_keeps_nothing_that_arrived():
     assert 48 < a.machine.count - len(numbers(b)) < 52
 
 
+def test_a_suspended_host_still_learns_that_its_own_exchange_failed():
+    """Its driver counts the time-out itself; a machine that hears no outcome waits for it for ever."""
+    world, a, b = pair()
+    world.network.cut(["b"], ["a"])
+    world.call(b, lambda machine, now: machine.ask(now, 1))
+    play(world, [Suspend(at_ns=SECOND // 2, for_ns=SECOND, member="b")])
+    world.run_for(2)
+    assert b.machine.outcomes == [(b.local(1500 * MILLISECOND), 1, None)]
+
+
 def test_a_held_process_keeps_its_timers_and_releases_both_directions():
     world, a, b = pair()
     play(world, [Hold(at_ns=SECOND, for_ns=500 * MILLISECOND, member="b")])
@@ -176,6 +186,17 @@ def test_inputs_beyond_the_buffer_are_dropped_and_counted():
     world.run_for(30)
     assert len(b.inbox) == 2048
     assert b.overflowed > 900
+
+
+def test_a_full_buffer_loses_no_outcome_of_an_own_exchange():
+    world, a, b = pair()
+    world.network.cut(["b"], ["a"])
+    world.call(b, lambda machine, now: machine.ask(now, 1, timeout_ns=25 * SECOND))
+    world.pause(b)
+    world.run_for(30)
+    assert b.overflowed > 900
+    world.resume(b)
+    assert b.machine.outcomes == [(b.local(30 * SECOND), 1, None)]
 
 
 def test_digest_covers_remarks():
