@@ -40,9 +40,16 @@ class News:
         if message.name == core.identity.name:
             core.defence.heard_words(now, message, address)
             return
-        if entry is None:
+        if entry is None or (not entry.is_live and claim.life > entry.claim.life):
+            # A later life than the departed one may be old news all the same: who was never let in told few of it.
             core.verifier.consider(now, message, address)
             return
+        self.take_words(now, entry, message, address, heard_from=packet.name)
+
+    def take_words(self, now: int, entry: Entry, message: Alive, address: Address, *, heard_from: str) -> None:
+        """Merge words about a known name: P1 decides."""
+        core = self._core
+        claim = Claim(message.epoch, message.instance, message.incarnation, ALIVE)
         if not self._is_plausible(entry, claim):
             return
         is_same_life = claim.life == entry.payload_at[:2]
@@ -58,7 +65,7 @@ class News:
             payload = (message, address) if is_newer_payload else None
             self.adopt(now, entry, claim if is_newer_claim else entry.claim, payload, "alive")
             data = entry.alive_bytes if entry.claim.state is ALIVE else self._claim_bytes(entry)
-            core.publish(entry.name, data, heard_from=packet.name)
+            core.publish(entry.name, data, heard_from=heard_from)
 
     def _tell_of_other_words(self, now: int, entry: Entry, message: Alive) -> None:
         """Show a member a version of its words that says something else: they are a copy's, which only it can mend (P7)."""

@@ -1,4 +1,4 @@
-"""Verify before list: a member heard of from others is a candidate until it answers a ping (rules P16, P17)."""
+"""Verify before list: an unknown member, or a departed one's later life, is a candidate until it answers (P16, P17)."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Verifier:
         return name in self._candidates
 
     def consider(self, now: int, alive: Alive, address: Address) -> None:
-        """Take an Alive about an unknown name; the greater claim about a name is kept."""
+        """Take an Alive about a name nobody living is known to bear; the greater claim about a name is kept."""
         core = self._core
         candidate = self._candidates.get(alive.name)
         if candidate is not None:
@@ -163,6 +163,9 @@ class Verifier:
         """Make a candidate a member and spread the news."""
         core = self._core
         self._remove(candidate)
+        if not self._makes_way(now, candidate):
+            self._fill(now)
+            return
         entry = Entry(now, candidate.alive, candidate.address)
         if not core.table.add(entry, "verified"):
             core.statistics.dropped_full += 1
@@ -176,6 +179,18 @@ class Verifier:
         core.emit(MemberJoined(entry.member(now)))
         core.joiner.found_member(now)
         self._fill(now)
+
+    def _makes_way(self, now: int, candidate: Candidate) -> bool:
+        """Forget the departed life of the name; False where what was heard meanwhile leaves the decision to P1."""
+        core = self._core
+        entry = core.table.get(candidate.alive.name)
+        if entry is None:
+            return True
+        if entry.is_live or entry.claim.life >= candidate.claim.life:
+            core.news.take_words(now, entry, candidate.alive, candidate.address, heard_from=entry.name)
+            return False
+        core.table.forget(entry, "later life verified")
+        return True
 
     def unanswered(self, now: int, candidate: Candidate) -> None:
         """Try again, or forget it: whoever still holds it will say so again."""

@@ -157,7 +157,7 @@ class LeftIsNotFailed(Checker):
 class NoGhosts(Checker):
     """Nobody lists a process as newly joined that ended, once all who knew it then have given it up for `grace_s`.
 
-    Until then it may be heard of in good faith: a known name needs no verification (P16), and who is cut off doubts
+    Until then it may be heard of in good faith: a held life needs no verification (P16), and who is cut off doubts
     late (P13, P15). Copies of one process cannot be told apart by others: the last of them counts.
     """
 
