@@ -9,6 +9,7 @@ from typing import Any
 from simulations.harness import SWIM_ONLY, EventLog, Happening, formed
 from simulations.question import Answer, Parameters, Question, Row
 from simulations.theory import (
+    SIGMAS,
     first_detection_random,
     first_detection_round_robin,
     mean_and_error,
@@ -100,7 +101,6 @@ SPREAD_S = 0.25
 """One gossip interval for the verdict to reach the last survivor, and the delays of the network: for the worst case."""
 DELAYS_S = 0.05
 """What the table leaves out on average: the delays of the network, and the hastened tick that brings fresh news."""
-SIGMAS = 3.0
 TREND_WITHIN = 0.02
 """Rise of the deviation from the smallest n to the largest, as a share of the expectation, that is no trend."""
 

@@ -12,14 +12,12 @@ from typing import Any
 
 from simulations.harness import EventLog, Traffic, formed
 from simulations.question import Answer, Parameters, Question, Row, table
-from simulations.theory import quantile
+from simulations.theory import SIGMAS, quantile
 from swimcluster.testing.faults import Hold, play
 from swimcluster.testing.network import SECOND
 from swimcluster.testing.randomness import fork
 from swimcluster.testing.search import map_seeds
 
-SIGMAS = 3.0
-"""Standard errors within which two configurations are said to err alike."""
 MEMBERS = 32
 LENGTH_S = 120
 ALPHA, BETA = 5.0, 6.0
@@ -162,9 +160,10 @@ def _measure(
 
 
 def buddy_beside_plain(buddy: list[int], plain: list[int]) -> Row:
-    """How many false positives more the buddy system made than plain SWIM, and the standard error, from runs in pairs.
+    """How many false positives more the buddy system made than plain SWIM, and that sum's standard error if it has no effect.
 
-    A pair has the seed and the cell in common. Members blocked together wake together, so that one run's false positives
+    A pair has the seed and the cell in common. The sum is at most √k errors where k pairs differ: the three that are
+    asked for (`SIGMAS`) can be passed from ten on, which the whole grid has and smaller sizes have not. Members blocked together wake together, so that one run's false positives
     come by hundreds, and a sum over few runs says nothing of a difference of a few per cent.
     """
     more = [one - other for one, other in zip(buddy, plain, strict=True)]

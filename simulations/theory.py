@@ -80,6 +80,10 @@ def infection_delay(n: int) -> float:
     return EULER / (2 - 1 / n)
 
 
+SIGMAS = 3.0
+"""Standard errors within which two figures are said to differ by chance."""
+
+
 def mean_and_error(values: list[float]) -> tuple[float, float]:
     """Mean and its standard error."""
     n = len(values)
