@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -121,13 +122,24 @@ def _read(path: Path) -> bytes:
         os.close(descriptor)
 
 
-def store_snapshot(path: Path, snapshot: Snapshot, suffix: str = "new") -> str:
+Put = Callable[[Path, Path], bool]
+"""Renames the first path to the second; False when the write is not wanted any more."""
+
+
+def replace_file(beside: Path, path: Path) -> bool:
+    """Put `beside` in the place of `path`; True, for it is done at once whatever else is being written."""
+    beside.replace(path)
+    return True
+
+
+def store_snapshot(path: Path, snapshot: Snapshot, suffix: str = "new", put: Put = replace_file) -> str:
     """Replace `path` whole. Never raises: a full or read-only disk leaves the old file and is told.
 
     Args:
         suffix: tells apart the temporary files of two writes of one process that may overlap.
+        put: is called once the data is on disk.
     Returns:
-        the fault, empty when the snapshot is on disk.
+        the fault, empty when the snapshot is on disk or not wanted any more.
     """
     beside = path.with_name(f"{path.name}.{os.getpid()}.{suffix}")
     try:
@@ -137,8 +149,10 @@ def store_snapshot(path: Path, snapshot: Snapshot, suffix: str = "new") -> str:
             file.write(encode_snapshot(snapshot))
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
-        _sync_directory(path.parent)
+        if put(beside, path):
+            _sync_directory(path.parent)
+        else:
+            beside.unlink(missing_ok=True)
     except OSError as error:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)

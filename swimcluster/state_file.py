@@ -5,9 +5,11 @@ The disk may be missing, full, slow or read-only: a fault is remembered and told
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,7 +19,7 @@ from blake3 import blake3
 from swimcluster.address import Address
 from swimcluster.codec import EPOCH_MAX
 from swimcluster.member import MemberState
-from swimcluster.snapshot import KnownAddress, Snapshot, load_snapshot, store_snapshot
+from swimcluster.snapshot import KnownAddress, Snapshot, load_snapshot, replace_file, store_snapshot
 from swimcluster.swim import Swim
 
 WRITE_INTERVAL_S = 5.0
@@ -56,6 +58,8 @@ class StateFile:
         self._remembered: tuple[KnownAddress, ...] = ()
         self._stored: Snapshot | None = None
         self._fault = ""
+        self._wanted = 0
+        self._putting = threading.Lock()
 
     async def load(self, own_address: Address | None) -> Snapshot:
         """Read the last snapshot without `own_address`; empty when there is none or it cannot be read, which is told."""
@@ -89,9 +93,24 @@ class StateFile:
     async def _store(self, snapshot: Snapshot, suffix: str) -> None:
         if snapshot == self._stored:
             return
-        fault = await trio.to_thread.run_sync(store_snapshot, self._path, snapshot, suffix, abandon_on_cancel=True)
+        self._stored = None
+        self._wanted = number = self._wanted + 1
+        put = partial(self._put, number)
+        try:
+            fault = await trio.to_thread.run_sync(
+                store_snapshot, self._path, snapshot, suffix, put, abandon_on_cancel=True
+            )
+        except trio.Cancelled:
+            if number == self._wanted:
+                self._wanted += 1
+            raise
         self._stored = None if fault else snapshot
         self._tell(fault)
+
+    def _put(self, number: int, beside: Path, path: Path) -> bool:
+        """Rename unless the write was given up: its thread may wake long after a newer one is on disk."""
+        with self._putting:
+            return number == self._wanted and replace_file(beside, path)
 
     def _tell(self, fault: str) -> None:
         """Report a fault once, not at every attempt, until it changes."""

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 from memory_clusters import KEY, MemoryNetwork
 
 from swimcluster import Address, Cluster, Config, MemberState, Snapshot, SnapshotFault, open_cluster
 from swimcluster import snapshot as snapshot_module
+from swimcluster import state_file
 from swimcluster.codec import EPOCH_MAX
 from swimcluster.snapshot import load_snapshot, store_snapshot
 from swimcluster.state_file import next_epoch, snapshot_path
+
+
+@pytest.fixture(autouse=True)
+def a_disk_may_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_file, "FINAL_WRITE_S", 60.0)
 
 
 @asynccontextmanager
@@ -49,6 +57,33 @@ async def test_what_the_disk_remembers_brings_a_member_back_without_seeds(tmp_pa
             found = a.member("b")
             assert found is not None
             assert found.state is MemberState.ALIVE
+
+
+async def test_a_write_that_hung_never_lands_on_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs, ended = threading.Event(), threading.Event()
+    store = state_file.store_snapshot
+
+    def slow_first(path: Path, snapshot: snapshot_module.Snapshot, suffix: str, put: snapshot_module.Put) -> str:
+        def late(beside: Path, target: Path) -> bool:
+            assert hangs.wait(60)
+            return put(beside, target)
+
+        try:
+            return store(path, snapshot, suffix, late if suffix == "new" else put)
+        finally:
+            if suffix == "new":
+                ended.set()
+
+    monkeypatch.setattr(state_file, "store_snapshot", slow_first)
+    network = MemoryNetwork()
+    path = snapshot_path(tmp_path, "default", "b")
+    async with member(network, "a"), member(network, "b", "a", state_dir=tmp_path) as b:
+        with trio.fail_after(30):
+            await b.wait_for(lambda members: len(members) == 2)
+    hangs.set()
+    assert await trio.to_thread.run_sync(ended.wait, 60)
+    assert [known.name for known in load_snapshot(path)[0].addresses] == ["a"]
+    assert [file.name for file in tmp_path.iterdir()] == [path.name], "nor leaves its own file behind"
 
 
 async def test_a_life_in_which_nobody_was_met_keeps_the_addresses_of_the_one_before(tmp_path: Path) -> None:
