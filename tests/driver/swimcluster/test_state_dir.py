@@ -12,9 +12,8 @@ import pytest
 import trio
 from memory_clusters import KEY, MemoryNetwork
 
-from swimcluster import Address, Cluster, Config, MemberState, Snapshot, SnapshotFault, open_cluster
+from swimcluster import Address, Cluster, Config, MemberState, Snapshot, SnapshotFault, open_cluster, state_file
 from swimcluster import snapshot as snapshot_module
-from swimcluster import state_file
 from swimcluster.codec import EPOCH_MAX
 from swimcluster.snapshot import load_snapshot, store_snapshot
 from swimcluster.state_file import next_epoch, snapshot_path
