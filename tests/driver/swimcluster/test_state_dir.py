@@ -60,7 +60,7 @@ async def test_what_the_disk_remembers_brings_a_member_back_without_seeds(tmp_pa
 
 async def test_a_write_that_hung_never_lands_on_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs, ended = threading.Event(), threading.Event()
-    store = state_file.store_snapshot
+    store = snapshot_module.store_snapshot
 
     def slow_first(path: Path, snapshot: snapshot_module.Snapshot, suffix: str, put: snapshot_module.Put) -> str:
         def late(beside: Path, target: Path) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.engine.__main__ import chosen
 from benchmarks.engine.rows import absolute, as_json, compare, render
-from benchmarks.engine.ranks import percentile
+from benchmarks.ranks import percentile
 from saiserve.bench.client import Client, Reply
 from saiserve.bench.figures import Figure, _steady_rate, measure, table
 from saiserve.bench.load import Burst
