@@ -6,13 +6,26 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+from types import ModuleType
 
 import benchmarks
 
 
+SHARED = frozenset({"__main__", "ranks"})
+"""Modules that are no benchmarks."""
+
+
 def names() -> list[str]:
     """What can be run: modules and packages of this one."""
-    return sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name != "__main__")
+    return sorted({module.name for module in pkgutil.iter_modules(benchmarks.__path__)} - SHARED)
+
+
+def module_of(name: str) -> ModuleType:
+    """Where a benchmark's `main` is: its module, or the `__main__` of its package."""
+    full = f"benchmarks.{name}"
+    spec = importlib.util.find_spec(full)
+    is_package = spec is not None and spec.submodule_search_locations is not None
+    return importlib.import_module(f"{full}.__main__" if is_package else full)
 
 
 def main() -> int:
@@ -20,16 +33,9 @@ def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] not in names():
         print(f"usage: python -m benchmarks NAME [ARGUMENT ...]\nNAME: {', '.join(names())}", file=sys.stderr)
         return 2
-    name = f"benchmarks.{sys.argv[1]}"
-    sys.argv = [f"python -m {name}", *sys.argv[2:]]
-    package = importlib.util.find_spec(f"{name}.__main__") if _is_package(name) else None
-    module = importlib.import_module(package.name if package is not None else name)
-    return int(module.main())
-
-
-def _is_package(name: str) -> bool:
-    spec = importlib.util.find_spec(name)
-    return spec is not None and spec.submodule_search_locations is not None
+    name = sys.argv[1]
+    sys.argv = [f"python -m benchmarks {name}", *sys.argv[2:]]
+    return int(module_of(name).main())
 
 
 if __name__ == "__main__":
