@@ -10,7 +10,6 @@ from types import ModuleType
 
 import benchmarks
 
-
 SHARED = frozenset({"__main__", "ranks"})
 """Modules that are no benchmarks."""
 
