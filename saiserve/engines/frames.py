@@ -40,16 +40,11 @@ def encode_frame(message: msgspec.Struct) -> bytes:
 
 
 class FrameDecoder(Generic[MessageT]):
-    """Collects bytes and gives whole messages of one tagged union, in order.
+    """Collects bytes and gives whole messages of one tagged union, in order."""
 
-    Args:
-        kind: the union of message types that may arrive.
-        bytes_max: longest body accepted.
-    """
-
-    def __init__(self, kind: Any, *, bytes_max: int = limits.ENGINE_MESSAGE_BYTES_MAX) -> None:
+    def __init__(self, kind: Any) -> None:
+        """`kind` is the union of message types that may arrive."""
         self._decoder: msgspec.msgpack.Decoder[MessageT] = msgspec.msgpack.Decoder(kind)
-        self._bytes_max = bytes_max
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[MessageT]:
@@ -64,8 +59,10 @@ class FrameDecoder(Generic[MessageT]):
         start = 0
         while len(buffer) - start >= HEADER_BYTES:
             size = int.from_bytes(buffer[start : start + HEADER_BYTES], "big")
-            if size > self._bytes_max:
-                raise FrameError(f"a message of {size} bytes was announced; the limit is {self._bytes_max}")
+            if size > limits.ENGINE_MESSAGE_BYTES_MAX:
+                raise FrameError(
+                    f"a message of {size} bytes was announced; the limit is {limits.ENGINE_MESSAGE_BYTES_MAX}"
+                )
             end = start + HEADER_BYTES + size
             if len(buffer) < end:
                 break
@@ -80,8 +77,3 @@ class FrameDecoder(Generic[MessageT]):
             return self._decoder.decode(body)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise FrameError(f"not a message of this protocol: {error}") from error
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of a message still incomplete; more than 0 at the end of the stream means that it was cut."""
-        return len(self._buffer)

@@ -11,7 +11,7 @@ import enum
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -97,8 +97,8 @@ class SimulatedSettings:
     """1: a node cannot load it."""
     memory_mib: int = 0
     """What it counts against a node's memory budget."""
-    faults: tuple[Fault, ...] = field(default=())
-    script: tuple[Rule, ...] = field(default=())
+    faults: tuple[Fault, ...] = ()
+    script: tuple[Rule, ...] = ()
     """Answers to known prompts; other prompts get drawn ones."""
 
 

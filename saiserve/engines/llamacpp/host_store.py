@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from saiserve.engines.llamacpp.prefix_tree import Node
 
@@ -33,7 +33,7 @@ class Blob:
     """Where it ends in the prefix tree; kept by the owner of the tree."""
     continued: int = 0
     """Blobs whose parent this is."""
-    rank: float = field(default=0.0)
+    rank: float = 0.0
     is_held: bool = False
 
 

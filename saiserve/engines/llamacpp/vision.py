@@ -36,8 +36,8 @@ NOWHERE = "/nonexistent"
 """A search path without programs."""
 KEPT_BYTES = 64 * 1024 * 1024
 """Vectors of images kept after their answers have ended: a conversation brings its images again each turn."""
-TEXT_CHUNK, IMAGE_CHUNK = 0, 1
-"""mtmd_input_chunk_type."""
+TEXT_CHUNK = 0
+"""mtmd_input_chunk_type; all others are images here."""
 
 
 @contextmanager

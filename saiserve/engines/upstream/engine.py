@@ -13,7 +13,7 @@ import secrets
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
@@ -73,7 +73,7 @@ class UpstreamEngine:
     """As the client asked; None for an engine that only embeds."""
     may_relay: bool = True
     """Whether bytes may go to the client as they are: not while an answer is held back."""
-    _choice: int = field(default=0)
+    _choice: int = 0
 
     @property
     def model(self) -> str:
