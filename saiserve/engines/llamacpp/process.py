@@ -24,6 +24,8 @@ from saiserve.engines.llamacpp.protocol import Configure, Loaded, LoadFailed, Lo
 READ_BYTES = 256 * 1024
 LOADING_REPORT_S = 0.5
 EXIT_ORPHANED, EXIT_LOAD_FAILED, EXIT_PROTOCOL = 3, 4, 5
+NICENESS = 5
+"""Added to the node's, so that its event loop comes first."""
 IDLE_STEP_S = 0.05
 """Pause when there is work that cannot be computed now."""
 
@@ -81,7 +83,7 @@ def serve(channel: Channel) -> int:
     if not first or not isinstance(first[0], Configure):
         return EXIT_PROTOCOL
     settings = first[0].settings
-    os.nice(settings.niceness)
+    os.nice(NICENESS)
     # Imported late: the module brings llama.cpp in, and the watch above must run before anything can block or crash.
     from saiserve.engines.llamacpp.loading import EngineLoadError, load_worker
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from saiserve import limits
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
@@ -13,7 +15,7 @@ class SchedulerConfig:
     """Streams at once, ≥ 1; see lanes.py."""
     batch_max: int
     """Rows in one step at most: n_ubatch."""
-    queue_max: int = 256
+    queue_max: int = limits.ENGINE_QUEUE_MAX
     """Jobs waiting for a lane; the next is refused."""
     prefill_budget_s: float = 0.25
     """Time for prompts between two tokens of the running streams; as much again per further prompt, four times at most."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from saiserve import limits
+
 SEQUENCES_MAX = 64
 """Running and idle sequences of a model whose cells are shared."""
 BATCH_MAX = 512
@@ -54,11 +56,7 @@ class EngineSettings:
     window_full: bool = True
     """Sliding-window models: keep all cells, so that conversations can branch back. False: each layer with a window keeps
     little more than that, prefixes are taken up again where a message ends, and fewer sequences are held."""
-    niceness: int = 5
-    """Added to the node's, so that its event loop comes first."""
-    queue_max: int = 256
-    prefill_budget_s: float = 0.25
-    """Longest step wanted while streams run."""
+    queue_max: int = limits.ENGINE_QUEUE_MAX
     speculate: bool = False
     """A stream alone guesses its next tokens from what was said before, and computes several at once."""
     flash_attention: bool | None = None

@@ -13,7 +13,7 @@ from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.models.catalog import builtin_catalog, parse_models
 from saiserve.residency.source import engine_settings
 
-OURS = {"model_path", "model_id", "chat_template", "niceness", "queue_max", "prefill_budget_s"}
+OURS = {"model_path", "model_id", "chat_template", "queue_max"}
 """Not an operator's to set."""
 
 
