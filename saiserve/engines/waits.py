@@ -6,6 +6,7 @@ from bisect import bisect_left
 from itertools import accumulate
 
 NS = 1_000_000_000
+"""Nanoseconds of a second."""
 BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper ends of the classes that waiting times are counted in."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
 from saiserve.engines.llamacpp.job import Job
-from saiserve.engines.llamacpp.rates import NS_PER_S
+from saiserve.engines.waits import NS
 
 RESUMED_EARLIER_S = 1_000
 """Work begun elsewhere goes before new work: somebody is already reading the answer."""
@@ -25,7 +25,7 @@ TYPICAL_ANSWER_TOKENS = 128
 def turn_of(job: Job, now: int) -> int:
     """When a job arriving now has its turn (nanoseconds, lower is earlier)."""
     earlier_s = job.priority + (RESUMED_EARLIER_S if job.is_resumed else 0)
-    return now - earlier_s * NS_PER_S
+    return now - earlier_s * NS
 
 
 class Waiting(Protocol):
@@ -67,7 +67,7 @@ class ServiceTime:
 
     def learn(self, elapsed_ns: int) -> None:
         """A job kept its lane this long."""
-        elapsed_s = elapsed_ns / NS_PER_S
+        elapsed_s = elapsed_ns / NS
         self._mean_s = elapsed_s if self._mean_s == 0 else self._mean_s + SERVICE_WEIGHT * (elapsed_s - self._mean_s)
 
     def wait_s(self, ahead: int, lanes: int, guess_s: float) -> float:

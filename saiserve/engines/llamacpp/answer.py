@@ -11,8 +11,7 @@ from saiserve.engines.llamacpp.prompting import PromptTokens
 from saiserve.engines.llamacpp.sampler import Drawn, Sampler
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
 from saiserve.engines.messages import Finished, FinishReason, Generate, Load
-
-NS = 1_000_000_000
+from saiserve.engines.waits import NS
 
 
 @dataclass(slots=True)

@@ -12,9 +12,10 @@ from itertools import repeat
 
 from saiserve.engines.llamacpp.job import Part, Sample, Step
 from saiserve.engines.llamacpp.kv import Row
-from saiserve.engines.llamacpp.rates import NS_PER_S, Rates
+from saiserve.engines.llamacpp.rates import Rates
 from saiserve.engines.llamacpp.scheduler_config import SchedulerConfig
 from saiserve.engines.llamacpp.stream import Stream
+from saiserve.engines.waits import NS
 
 CHUNK_MIN = 16
 """Prefill rows a step has at least, however slow the machine."""
@@ -39,7 +40,7 @@ class Pace:
 
     def _place(self, stream: Stream) -> float:
         rate = self._rates.prefill
-        return stream.prefill_turn + (stream.prefill_left * NS_PER_S / rate if rate else 0.0)
+        return stream.prefill_turn + (stream.prefill_left * NS / rate if rate else 0.0)
 
     def rows(self, decoding: int, prefilling: int) -> int:
         """Prompt rows for a step beside so many running streams, when so many prompts want some."""

@@ -18,13 +18,10 @@ from numpy.typing import NDArray
 
 from saiserve.engines.llamacpp import native
 from saiserve.engines.llamacpp.batch_arrays import BatchArrays, Logits
-from saiserve.engines.llamacpp.kv import DecodeOutcome, Family, Row
+from saiserve.engines.llamacpp.kv import SEQUENCE_IDS_MAX, DecodeOutcome, Family, Row
 from saiserve.engines.llamacpp.mixed_rows import cut_rows
 from saiserve.engines.llamacpp.placement import place, spread_over_nodes
 from saiserve.engines.llamacpp.settings import EngineSettings
-
-SEQUENCE_IDS_MAX = 256
-"""llama.cpp's compiled limit; ids from `sequences_max` up to here are usable in copy and remove only (twins)."""
 
 STATE_PARTIAL = 1
 """LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from saiserve.engines.llamacpp.job import HeldPrefix
 from saiserve.engines.llamacpp.protocol import Holdings, LongPrefix, TierHoldings
+from saiserve.engines.waits import NS
 
 LONGEST_MAX = 16
 """Prefixes told one by one."""
-NS = 1_000_000_000
 TIERS = ("running", "idle", "host")
 
 

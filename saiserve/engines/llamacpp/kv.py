@@ -29,6 +29,8 @@ class DecodeOutcome(enum.Enum):
     REJECTED = "rejected"
 
 
+SEQUENCE_IDS_MAX = 256
+"""llama.cpp's compiled limit on sequence ids, twins included."""
 IMAGE_IDS_FIRST = 1 << 30
 """Ids from here on stand for rows of images: beyond any vocabulary, and never drawn."""
 

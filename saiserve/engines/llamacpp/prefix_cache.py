@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from saiserve.engines.llamacpp.cells import CellLedger
 from saiserve.engines.llamacpp.host_tier import HostTier, Saved
 from saiserve.engines.llamacpp.job import HeldPrefix
-from saiserve.engines.llamacpp.kv import Family, KvCache
+from saiserve.engines.llamacpp.kv import SEQUENCE_IDS_MAX, Family, KvCache
 from saiserve.engines.llamacpp.parking import in_the_way
 from saiserve.engines.llamacpp.prefix_tree import Forest, Node
 from saiserve.engines.llamacpp.reuse import Choice, Held, ReuseKind, choose
@@ -24,8 +24,6 @@ KINDS = {
     Family.RECURRENT: ReuseKind.STATES,
 }
 """Without pins."""
-SEQUENCE_IDS_MAX = 256
-"""llama.cpp's own limit on sequence ids, twins included."""
 PRESSED_TOKENS_MAX = 8192
 """Once this many were moved in one step, what must still go to make room is dropped instead."""
 CACHE_COUNTERS = (

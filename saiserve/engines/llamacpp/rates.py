@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-NS_PER_S = 1_000_000_000
+from saiserve.engines.waits import NS
+
 WEIGHT = 0.2
 """Share of the newest measurement in a running estimate."""
 TAIL_ROWS = 32
@@ -52,7 +53,7 @@ class Rates:
 
         `is_beside`: streams run that had no row in this step.
         """
-        elapsed_s = elapsed_ns / NS_PER_S
+        elapsed_s = elapsed_ns / NS
         if elapsed_s <= 0:
             return
         if prefill_rows == 0:

@@ -42,12 +42,13 @@ from saiserve.engines.llamacpp.job import (
 )
 from saiserve.engines.llamacpp.kv import DecodeOutcome, KvCache
 from saiserve.engines.llamacpp.prefix_cache import PrefixCache
-from saiserve.engines.llamacpp.rates import NS_PER_S, Rates
+from saiserve.engines.llamacpp.rates import Rates
 from saiserve.engines.llamacpp.reuse import ReuseKind
 from saiserve.engines.llamacpp.scheduler_config import SchedulerConfig
 from saiserve.engines.llamacpp.starting import Starts
 from saiserve.engines.llamacpp.stream import Stream
 from saiserve.engines.messages import Load
+from saiserve.engines.waits import NS
 
 __all__ = ["Scheduler", "SchedulerConfig"]
 
@@ -92,7 +93,7 @@ class Scheduler:
             hot_cells_max=config.hot_cells_max,
             host_bytes_max=config.host_bytes_max,
             pins=config.pins,
-            park_after_ns=None if config.park_after_s is None else int(config.park_after_s * NS_PER_S),
+            park_after_ns=None if config.park_after_s is None else int(config.park_after_s * NS),
         )
         self._cells_total = kv.cells_total
         self._queue: Queue[Stream] = Queue()
@@ -121,11 +122,6 @@ class Scheduler:
         self._guesses = Guesses(
             self._cache, is_on=config.speculates and goes_back, batch_max=config.batch_max, counts=self._counts
         )
-
-    @property
-    def spare_sequence(self) -> int:
-        """A sequence id that is never given to a job: for embeddings, measurements and moves. Leave it empty."""
-        return self._cache.spare
 
     @property
     def has_chores(self) -> bool:
@@ -374,14 +370,14 @@ class Scheduler:
 
     # Embeddings
 
-    def embedding_turn(self, now: int, cells: int) -> int | None:
-        """The spare sequence, if a batch of `cells` embedding tokens may run now: low priority, room made for it.
+    def may_embed(self, now: int, cells: int) -> bool:
+        """Whether a batch of `cells` embedding tokens may run now: low priority, room made for it.
 
-        Empty the sequence afterwards and call `embedding_done`.
+        Free the cells afterwards and call `embedding_done`.
         """
         if self._in_flight is not None or (self._running and now < self._embedding_after):
-            return None
-        return self._cache.spare if self._cache.make_room(now, cells) else None
+            return False
+        return self._cache.make_room(now, cells)
 
     def embedding_done(self, now: int, elapsed_ns: int) -> None:
         """An embedding batch took this long; while streams run the next waits four times as long."""

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 
 import llama_cpp
 import numpy as np
-from numpy.typing import NDArray
 
 from saiserve.engines.llamacpp.batch_arrays import BatchArrays
 from saiserve.engines.llamacpp.binding import LlamaModel, LoadError, failure_reason
 from saiserve.engines.llamacpp.kv import Row
-
-Vectors = NDArray[np.float32]
+from saiserve.engines.llamacpp.pooling import Vectors
 
 SEQUENCES_MAX = 32
 """Inputs in one batch."""

@@ -12,7 +12,7 @@ import msgspec
 
 from saiserve import limits
 from saiserve.engines.llamacpp.adapters import Adapters
-from saiserve.engines.llamacpp.answer import NS, Answer
+from saiserve.engines.llamacpp.answer import Answer
 from saiserve.engines.llamacpp.batch_arrays import Logits
 from saiserve.engines.llamacpp.beginning import begun
 from saiserve.engines.llamacpp.binding import LlamaContext
@@ -48,6 +48,7 @@ from saiserve.engines.messages import (
     Refused,
     Tokens,
 )
+from saiserve.engines.waits import NS
 
 REPORT_S = 0.1
 """Time between full reports of load and counters while steps run."""
@@ -267,7 +268,7 @@ class Worker:
 
     def _embed_next(self, now: int) -> bool:
         cells = self._embeddings.next_cells()
-        if cells == 0 or self._scheduler.embedding_turn(now, cells) is None:
+        if cells == 0 or not self._scheduler.may_embed(now, cells):
             return False
         started = time.perf_counter_ns()
         self._guard.request(self._embeddings.next_id, self._run_embedding)

@@ -13,14 +13,13 @@ from saiserve import limits
 from saiserve.chat.request import GenerationRequest
 from saiserve.engines.upstream.tally import Outcome, TargetTally, Visit
 from saiserve.engines.upstream.targets import Target
+from saiserve.engines.waits import NS
 from saiserve.fleet.view import UpstreamModel
 
 if TYPE_CHECKING:
     import httpx2
 
     from saiserve.engines.upstream.engine import UpstreamEngine
-
-NS = 1_000_000_000
 
 
 @dataclass(slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from saiserve.engines.llamacpp.holdings import LONGEST_MAX, NS, summarise
+from saiserve.engines.llamacpp.holdings import LONGEST_MAX, summarise
 from saiserve.engines.llamacpp.job import HeldPrefix
 from saiserve.engines.llamacpp.protocol import Holdings
+from saiserve.engines.waits import NS
 from tests.fakes.engine_loop import job, make_loop
 
 HELD = (

@@ -354,13 +354,13 @@ def test_misuse_is_refused_with_the_state_unchanged() -> None:
 
 def test_embeddings_run_between_steps_with_a_fifth_of_the_time() -> None:
     loop = make_loop()
-    assert loop.scheduler.embedding_turn(loop.now, 50) == loop.scheduler.spare_sequence
+    assert loop.scheduler.may_embed(loop.now, 50)
     loop.scheduler.embedding_done(loop.now, 10_000_000)
     loop.submit(job("a", range(100), 50))
     loop.turn()
     loop.scheduler.embedding_done(loop.now, 1_000_000_000)
-    assert loop.scheduler.embedding_turn(loop.now + 3_900_000_000, 50) is None
-    assert loop.scheduler.embedding_turn(loop.now + 4_100_000_000, 50) is not None
+    assert not loop.scheduler.may_embed(loop.now + 3_900_000_000, 50)
+    assert loop.scheduler.may_embed(loop.now + 4_100_000_000, 50)
 
 
 # Faults

@@ -9,9 +9,10 @@ import pytest
 from saiserve import limits
 from saiserve.engines.messages import Accepted, Failed, FailureKind, Finished, FinishReason, RefusalReason, Refused
 from saiserve.engines.spoken import SourceReply
-from saiserve.engines.upstream.pool import NS, TargetState
+from saiserve.engines.upstream.pool import TargetState
 from saiserve.engines.upstream.tally import Outcome
 from saiserve.engines.upstream.targets import Target, TargetDialect
+from saiserve.engines.waits import NS
 from tests.fakes.upstream import (
     MODEL,
     Playback,
