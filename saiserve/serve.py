@@ -66,20 +66,20 @@ async def _serve(settings: Settings) -> None:
     async with open_plain_nursery() as nursery:
         await nursery.start(stop.watch_signals)
         nursery.start_soon(_cancel_when, stop.hard, nursery.cancel_scope)
-        async with open_plain_nursery() as life:
+        connections = Connections()
+        # The transport is the outer one: the membership ends before the socket that it reads is closed.
+        async with open_swim_transport(settings, connections) as transport, open_plain_nursery() as life:
             life.start_soon(node.lag.run)
-            connections = Connections()
-            async with open_swim_transport(settings, connections) as transport:
-                http = await life.start(run_http, node, transport)
-                starting = trio.CancelScope()
-                life.start_soon(_cancel_when, stop.soft, starting)
-                with starting:
-                    await _start(node, life, transport, connections, http)
-                    print(banner(settings, node), flush=True)
-                    log.info("%s is ready on port %d", settings.node_name, settings.port)
-                    await trio.sleep_forever()
-                await _end(node, http)
-                life.cancel_scope.cancel()
+            http = await life.start(run_http, node, transport)
+            starting = trio.CancelScope()
+            life.start_soon(_cancel_when, stop.soft, starting)
+            with starting:
+                await _start(node, life, transport, connections, http)
+                print(banner(settings, node), flush=True)
+                log.info("%s is ready on port %d", settings.node_name, settings.port)
+                await trio.sleep_forever()
+            await _end(node, http)
+            life.cancel_scope.cancel()
         nursery.cancel_scope.cancel()
 
 

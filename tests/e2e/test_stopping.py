@@ -9,7 +9,7 @@ import trio
 
 from acceptance.chat import Stream, chat_body, stream_chat
 from acceptance.cluster import wait_view
-from acceptance.nodes import Node, fleet
+from acceptance.nodes import READY_S, Node, fleet, free_port
 
 IDLE_EXIT_S = 4.0
 """Generous for a loaded machine; an idle node has nothing to wait for."""
@@ -22,6 +22,7 @@ async def ended(node: Node, timeout_s: float) -> float:
         while node.process.poll() is None:
             await trio.sleep(0.02)
     assert node.process.returncode == 0, node.log_text()[-2000:]
+    assert "Traceback" not in node.log_text()
     return trio.current_time() - started
 
 
@@ -29,14 +30,40 @@ def body(tokens: int) -> dict[str, object]:
     return chat_body("sim", "hello", tokens, ignore_eos=True)
 
 
+over_each_transport = pytest.mark.parametrize("transport", ["tcp", "udp"])
+
+
 @pytest.mark.slow
-async def test_an_idle_node_ends_at_once_open_connections_or_not() -> None:
+@over_each_transport
+async def test_an_idle_node_ends_at_once_open_connections_or_not(transport: str) -> None:
     async with fleet() as group:
-        node = await group.start_ready("a", "simulated:sim", seeds="")
+        node = await group.start_ready("a", "simulated:sim", seeds="", environment={"CLUSTER_TRANSPORT": transport})
         async with node.client() as client:
             assert (await client.get("/v1/models")).status_code == 200  # leaves a kept-alive connection
             node.signal(signal.SIGTERM)
             await ended(node, IDLE_EXIT_S)
+
+
+@pytest.mark.slow
+@over_each_transport
+async def test_a_node_that_still_waits_for_its_seed_ends_at_once(transport: str) -> None:
+    async with fleet() as group:
+        settings = {"CLUSTER_TRANSPORT": transport}
+        node = group.start("a", "simulated:sim", seeds=f"127.0.0.1:{free_port()}", environment=settings)
+        with trio.fail_after(READY_S):
+            while not await listens(node):
+                await trio.sleep(0.02)
+        node.signal(signal.SIGTERM)
+        await ended(node, IDLE_EXIT_S)
+
+
+async def listens(node: Node) -> bool:
+    """Whether a node's port is open; then it takes signals too."""
+    try:
+        await (await trio.open_tcp_stream(node.host, node.port)).aclose()
+    except OSError:
+        return False
+    return True
 
 
 @pytest.mark.slow
@@ -80,9 +107,11 @@ async def test_a_stream_longer_than_the_drain_is_cut_and_the_process_ends() -> N
 
 
 @pytest.mark.slow
-async def test_a_second_signal_ends_the_process_at_once() -> None:
+@over_each_transport
+async def test_a_second_signal_ends_the_process_at_once(transport: str) -> None:
     async with fleet() as group:
-        node = await group.start_ready("a", "simulated:sim?decode_rate=5", seeds="")
+        settings = {"CLUSTER_TRANSPORT": transport}
+        node = await group.start_ready("a", "simulated:sim?decode_rate=5", seeds="", environment=settings)
         async with trio.open_nursery() as nursery:
 
             async def one() -> None:
