@@ -18,8 +18,9 @@ import trio
 
 from acceptance.nodes import default_model_dir
 from benchmarks.engine.servers import MODELS
-from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext, LlamaModel
+from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
 from saiserve.engines.llamacpp.kv import DecodeOutcome, Row
+from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.models.catalog import builtin_catalog
 from saiserve.models.store import ModelStore
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from saiserve.engines.llamacpp.binding import LlamaContext, LlamaModel, LoadError
+from saiserve.engines.llamacpp.binding import LlamaContext
 from saiserve.engines.llamacpp.gguf_file import ModelFile, read_model_file
 from saiserve.engines.llamacpp.prompting import PromptRefusal
 from saiserve.engines.llamacpp.settings import AdapterSettings
+from saiserve.engines.llamacpp.weights import LlamaModel, LoadError
 from saiserve.engines.messages import RefusalReason
 
 SEPARATOR = ":"

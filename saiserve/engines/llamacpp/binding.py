@@ -1,6 +1,6 @@
-"""llama.cpp's model and context behind typed, checked calls; the only module that hands it pointers.
+"""llama.cpp's context for generating, behind typed, checked calls.
 
-Misuse that llama.cpp answers by ending the process (see docs/engine.md) is found here first and raised as ValueError.
+Misuse that llama.cpp answers by ending the process (see docs/engine-process.md) is found here first and raised as ValueError.
 Not thread-safe: one thread owns a context.
 """
 
@@ -9,19 +9,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from saiserve.engines.llamacpp import native
 from saiserve.engines.llamacpp.batch_arrays import BatchArrays, Logits
 from saiserve.engines.llamacpp.kv import SEQUENCE_IDS_MAX, DecodeOutcome, Family, Row
 from saiserve.engines.llamacpp.mixed_rows import cut_rows
-from saiserve.engines.llamacpp.placement import place, spread_over_nodes
-from saiserve.engines.llamacpp.settings import EngineSettings
+from saiserve.engines.llamacpp.native import failure_reason
+from saiserve.engines.llamacpp.weights import LlamaModel, LoadError
 
 STATE_PARTIAL = 1
 """LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY."""
@@ -31,12 +29,6 @@ KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}
 
 OUTCOMES = {0: DecodeOutcome.DONE, 1: DecodeOutcome.NO_ROOM}
 """What llama_decode returns; anything else: it refused."""
-METADATA_BYTES_MAX = 256
-"""Of a value asked of llama.cpp."""
-
-
-class LoadError(Exception):
-    """llama.cpp did not take the model or could not make a context; the message says which and what it logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,69 +45,6 @@ class ContextSettings:
     window_full: bool = True
     """Keep all cells of sliding-window layers (needed for branching back)."""
     flash_attention: bool = True
-
-
-class LlamaModel:
-    """Weights and vocabulary of one GGUF file."""
-
-    def __init__(
-        self,
-        path: Path,
-        settings: EngineSettings | None = None,
-        *,
-        on_progress: Callable[[float], None] | None = None,
-    ) -> None:
-        """Load a file already checked by `gguf_file.read_model_file`, to where `settings` say.
-
-        Raises:
-            LoadError: llama.cpp refused it.
-            ValueError: a device is named that is not here.
-        """
-        native.start()
-        settings = settings or EngineSettings(model_path=str(path), model_id="")
-        spread_over_nodes(settings.numa)
-        params = llama_cpp.llama_model_default_params()
-        kept = place(params, settings)
-
-        def progress(done: float, _data: object) -> bool:
-            if on_progress is not None:
-                on_progress(done)
-            return True
-
-        callback = llama_cpp.llama_progress_callback(progress)
-        params.progress_callback = callback
-        handle = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-        del kept
-        if not handle:
-            raise LoadError(f"llama.cpp did not take the model: {failure_reason()}")
-        self.handle = handle
-        self.vocab = llama_cpp.llama_model_get_vocab(handle)
-        self.vocabulary_size = int(llama_cpp.llama_vocab_n_tokens(self.vocab))
-        self.context_trained = int(llama_cpp.llama_model_n_ctx_train(handle))
-        self.embedding_size = int(llama_cpp.llama_model_n_embd_out(handle))
-        self.input_size = int(llama_cpp.llama_model_n_embd_inp(handle))
-        self.window = int(llama_cpp.llama_model_n_swa(handle))
-        self.is_recurrent = bool(llama_cpp.llama_model_is_recurrent(handle) or llama_cpp.llama_model_is_hybrid(handle))
-        self.architecture = _metadata(handle, "general.architecture")
-        self.has_decoder = bool(llama_cpp.llama_model_has_decoder(handle))
-        self.parameters = int(llama_cpp.llama_model_n_params(handle))
-
-    def load_adapter(self, path: Path) -> Any:
-        """Load a LoRA adapter for this model; freed with it. Before contexts are made: they reserve room for it.
-
-        Raises:
-            LoadError: llama.cpp refused it.
-        """
-        handle = llama_cpp.llama_adapter_lora_init(self.handle, str(path).encode())
-        if not handle:
-            raise LoadError(f"llama.cpp did not take the adapter {path}: {failure_reason()}")
-        return handle
-
-    def close(self) -> None:
-        """Free the weights; contexts first."""
-        if self.handle is not None:
-            llama_cpp.llama_model_free(self.handle)
-            self.handle = None
 
 
 class LlamaContext:
@@ -154,18 +83,9 @@ class LlamaContext:
         self._image_rows: BatchArrays | None = None
         self.image_vector: Callable[[int], Logits | None] | None = None
         """The vector behind an id beyond the vocabulary; None where the model sees no images."""
-        self._window = model.window
-        self._family = self._probe_family()
-
-    @property
-    def family(self) -> Family:
+        self.window = model.window
+        self.family = self._probe_family()
         """How this model's memory may be reused."""
-        return self._family
-
-    @property
-    def window(self) -> int:
-        """Sliding window in tokens, 0 for none."""
-        return self._window
 
     def rewind(self) -> None:
         """No sequence holds anything: the next token takes the first cell. Nothing happens while vectors are computed."""
@@ -354,7 +274,7 @@ class LlamaContext:
         self.remove(0, -1, -1)
         if not forgot or self.model.is_recurrent:
             return Family.RECURRENT
-        return Family.WINDOW if self._window else Family.FULL
+        return Family.WINDOW if self.window else Family.FULL
 
 
 def _check_settings(settings: ContextSettings) -> None:
@@ -387,15 +307,3 @@ def _context_params(settings: ContextSettings) -> llama_cpp.llama_context_params
     params.no_perf = True
     params.pooling_type = llama_cpp.LLAMA_POOLING_TYPE_NONE
     return params
-
-
-def _metadata(model: llama_cpp.llama_model_p, key: str) -> str:
-    buffer = ctypes.create_string_buffer(METADATA_BYTES_MAX)
-    length = llama_cpp.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
-    return buffer.value.decode("utf-8", "replace") if length >= 0 else ""
-
-
-def failure_reason() -> str:
-    """The last thing llama.cpp complained of."""
-    lines = native.recent_log()
-    return lines[-1] if lines else "it gave no reason"

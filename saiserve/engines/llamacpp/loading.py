@@ -12,7 +12,7 @@ import psutil
 
 from saiserve.engines.llamacpp.adapters import Adapters
 from saiserve.engines.llamacpp.attention import uses_flash_attention
-from saiserve.engines.llamacpp.binding import KV_TYPES, ContextSettings, LlamaContext, LlamaModel, LoadError
+from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler
 from saiserve.engines.llamacpp.estimate import MemoryEstimate, estimate_memory, gigabytes, sizes
 from saiserve.engines.llamacpp.gguf_file import ModelFile, ModelFileError, read_model_file
@@ -32,6 +32,7 @@ from saiserve.engines.llamacpp.vector_loading import input_tokens_max, open_vect
 from saiserve.engines.llamacpp.vector_worker import VectorWorker
 from saiserve.engines.llamacpp.vision import ImageReader
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.llamacpp.weights import LlamaModel, LoadError
 from saiserve.engines.llamacpp.window import sequences_for
 from saiserve.engines.llamacpp.worker import Worker
 
@@ -243,8 +244,6 @@ def _check_memory(estimate: MemoryEstimate) -> None:
 
 
 def _open_context(model: LlamaModel, file: ModelFile, cells: int, settings: EngineSettings) -> LlamaContext:
-    if settings.kv_type not in KV_TYPES:
-        raise LoadError(f"kv_type {settings.kv_type!r} is not one of {', '.join(KV_TYPES)}")
     sequences = SEQUENCES_MAX_RECURRENT if model.is_recurrent else sequences_for(file, settings)
     return LlamaContext(
         model,

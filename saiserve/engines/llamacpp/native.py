@@ -51,9 +51,9 @@ def start() -> None:
     _started = True
 
 
-def recent_log() -> list[str]:
-    """The last warnings and errors, oldest first."""
-    return list(_recent)
+def failure_reason() -> str:
+    """The last thing llama.cpp complained of."""
+    return _recent[-1] if _recent else "it gave no reason"
 
 
 def address_of(function: str) -> int:

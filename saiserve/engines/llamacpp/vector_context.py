@@ -14,9 +14,10 @@ import llama_cpp
 import numpy as np
 
 from saiserve.engines.llamacpp.batch_arrays import BatchArrays
-from saiserve.engines.llamacpp.binding import LlamaModel, LoadError, failure_reason
 from saiserve.engines.llamacpp.kv import Row
+from saiserve.engines.llamacpp.native import failure_reason
 from saiserve.engines.llamacpp.pooling import Vectors
+from saiserve.engines.llamacpp.weights import LlamaModel, LoadError
 
 SEQUENCES_MAX = 32
 """Inputs in one batch."""

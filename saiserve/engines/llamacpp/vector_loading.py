@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from saiserve.engines.llamacpp.binding import LlamaModel
 from saiserve.engines.llamacpp.gguf_file import ModelFile
 from saiserve.engines.llamacpp.prompting import PromptReader
 from saiserve.engines.llamacpp.protocol import ModelFacts
@@ -11,6 +10,7 @@ from saiserve.engines.llamacpp.vector_context import VectorContext, VectorSettin
 from saiserve.engines.llamacpp.vector_inputs import VectorInputs
 from saiserve.engines.llamacpp.vector_worker import VectorWorker
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.llamacpp.weights import LlamaModel
 
 ENCODER_TOKENS_MAX = 2_048
 """Longest input of an encoder unless the context is set: it is one batch, and its buffers grow with the square."""

@@ -23,10 +23,11 @@ from llama_cpp import mtmd_cpp
 from numpy.typing import NDArray
 
 from saiserve.engines.llamacpp import native
-from saiserve.engines.llamacpp.binding import LlamaModel, LoadError, failure_reason
 from saiserve.engines.llamacpp.gguf_file import read_model_file
 from saiserve.engines.llamacpp.image_file import ImageError, check_image
 from saiserve.engines.llamacpp.kv import IMAGE_IDS_FIRST
+from saiserve.engines.llamacpp.native import failure_reason
+from saiserve.engines.llamacpp.weights import LlamaModel, LoadError
 
 BLOCK = 1 << 13
 """Ids of one run of image rows, at most."""

@@ -15,12 +15,13 @@ import pytest
 from numpy.typing import NDArray
 
 from saiserve.engines.llamacpp.attention import uses_flash_attention
-from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext, LlamaModel
+from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
 from saiserve.engines.llamacpp.gguf_file import read_model_file
 from saiserve.engines.llamacpp.job import Step
 from saiserve.engines.llamacpp.kv import DecodeOutcome, Row
 from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.llamacpp.weights import LlamaModel
 from tests.unit.llamacpp.reuse_harness import Harness, Run
 
 pytestmark = pytest.mark.slow

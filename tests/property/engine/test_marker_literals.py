@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saiserve.engines.llamacpp.binding import LlamaModel
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.engines.messages import Constraint
 from tests.fixtures import marked_models
 from tests.fixtures.marked_models import BRACKETS, CALL, HTML, MARKED, SILENT, THOUGHT

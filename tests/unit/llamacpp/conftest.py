@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext, LlamaModel
+from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
 from saiserve.engines.llamacpp.loading import load_worker
 from saiserve.engines.llamacpp.settings import EngineSettings
+from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.engines.llamacpp.worker import Worker
 from tests.fixtures import tiny_models
 from tests.unit.llamacpp.desk import Desk

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from saiserve.engines.llamacpp.adapters import Adapters
-from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext, LlamaModel
+from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
 from saiserve.engines.llamacpp.loading import EngineLoadError, load_worker
 from saiserve.engines.llamacpp.settings import AdapterSettings, EngineSettings
+from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.engines.llamacpp.worker import Worker
 from saiserve.engines.messages import Embed, RefusalReason, Sampling
 from tests.fixtures import tiny_models

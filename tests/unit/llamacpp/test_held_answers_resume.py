@@ -23,10 +23,11 @@ from saiserve.chat.request import Tool, ToolChoice, ToolChoiceMode
 from saiserve.chat.tool_formats import FORMATS, ToolFormat
 from saiserve.chat.tool_grammar import tool_constraint
 from saiserve.chat.tool_parser import ToolCallParser
-from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext, LlamaModel
+from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
 from saiserve.engines.llamacpp.job import Job
 from saiserve.engines.llamacpp.loading import load_worker
 from saiserve.engines.llamacpp.settings import EngineSettings
+from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.engines.llamacpp.worker import Worker
 from saiserve.engines.messages import Constraint, FinishReason, Generate, Prompt, Sampling
 from tests.fixtures import marked_models, tiny_models

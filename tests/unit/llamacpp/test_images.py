@@ -21,13 +21,14 @@ from hypothesis import strategies as st
 from llama_cpp import mtmd_cpp
 from numpy.typing import NDArray
 
-from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext, LlamaModel
+from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
 from saiserve.engines.llamacpp.image_file import IMAGE_PIXELS_MAX, ImageError, check_image
 from saiserve.engines.llamacpp.image_parts import IMAGES_MAX
 from saiserve.engines.llamacpp.kv import DecodeOutcome, Row
 from saiserve.engines.llamacpp.loading import EngineLoadError, load_worker
 from saiserve.engines.llamacpp.mixed_rows import cut_rows
 from saiserve.engines.llamacpp.settings import EngineSettings
+from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.engines.llamacpp.worker import Worker
 from saiserve.engines.messages import Constraint, Count, Prompt, RefusalReason, Sampling, Tokens
 from tests.fixtures.tiny_mmproj import IMAGE_TOKENS, mmproj, png

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saiserve.engines.llamacpp.binding import LlamaModel
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.engines.messages import Count, Counted, Embed, Prompt, RefusalReason, Refused, Sampling
 from tests.unit.llamacpp.desk import Desk
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import llama_cpp
 import pytest
 
-from saiserve.engines.llamacpp.binding import LlamaModel
 from saiserve.engines.llamacpp.placement import place
 from saiserve.engines.llamacpp.settings import EngineSettings
+from saiserve.engines.llamacpp.weights import LlamaModel
 
 
 def engine(path: str = "made.gguf", **values: object) -> EngineSettings:

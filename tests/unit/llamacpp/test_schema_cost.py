@@ -17,11 +17,11 @@ from saiserve.chat.request import Tool, ToolChoice
 from saiserve.chat.tool_formats import FORMATS
 from saiserve.chat.tool_grammar import tool_constraint
 from saiserve.engines.llamacpp import compile_trial
-from saiserve.engines.llamacpp.binding import LlamaModel
 from saiserve.engines.llamacpp.compile_trial import CompileTrial
 from saiserve.engines.llamacpp.constraint import LIMITS, ConstraintCompiler, ConstraintError
 from saiserve.engines.llamacpp.schema_cost import PROPERTIES_MAX, is_heavy, schema_fault
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.engines.messages import Constraint
 from tests.unit.llamacpp.desk import Desk
 

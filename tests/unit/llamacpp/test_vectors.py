@@ -12,13 +12,13 @@ import pytest
 from numpy.typing import NDArray
 
 from saiserve.engines.llamacpp.batch_arrays import BatchArrays
-from saiserve.engines.llamacpp.binding import LlamaModel
 from saiserve.engines.llamacpp.gguf_file import read_model_file
 from saiserve.engines.llamacpp.kv import Row
 from saiserve.engines.llamacpp.loading import load_worker
 from saiserve.engines.llamacpp.purpose import Purpose, capabilities_of, pooling_of, purpose_of
 from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.vector_worker import VectorWorker
+from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.engines.messages import (
     Cancel,
     Count,
