@@ -26,7 +26,7 @@ class Guesses:
         stream.lookup = stream.lookup or Lookup()
         most = min(stream.job.max_tokens - stream.drawn - 1, self._batch_max - 1)
         draft = stream.lookup.propose(stream.tokens, most)
-        if not draft or not self._cache.make_room(now, 1 + len(draft)):
+        if not draft or not self._cache.room.make(now, 1 + len(draft)):
             return ()
         self._counts["drafted"] += len(draft)
         return draft

@@ -1,4 +1,4 @@
-"""Who holds which prefix where, and the KV operations that begin, keep, move and drop sequences.
+"""Who holds which prefix where, and the KV operations that begin, keep and drop sequences.
 
 The one owner of sequence ids, cells, prefix trees and the host store. Keeps these true: the ledger counts what the
 cache holds; every reuse passed the span gate; pinned cells are held by a twin id; keys that isolate never share.
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from saiserve.engines.llamacpp.cells import CellLedger
 from saiserve.engines.llamacpp.host_tier import HostTier, Saved
 from saiserve.engines.llamacpp.job import HeldPrefix
 from saiserve.engines.llamacpp.kv import SEQUENCE_IDS_MAX, Family, KvCache
-from saiserve.engines.llamacpp.parking import in_the_way
 from saiserve.engines.llamacpp.prefix_tree import Forest, Node
 from saiserve.engines.llamacpp.reuse import Choice, Held, ReuseKind, choose
+from saiserve.engines.llamacpp.room import Room
 
 KINDS = {
     Family.FULL: ReuseKind.CHAINED,
@@ -24,8 +24,6 @@ KINDS = {
     Family.RECURRENT: ReuseKind.STATES,
 }
 """Without pins."""
-PRESSED_TOKENS_MAX = 8192
-"""Once this many were moved in one step, what must still go to make room is dropped instead."""
 CACHE_COUNTERS = (
     "copies",
     "adoptions",
@@ -58,12 +56,11 @@ class PrefixCache:
     ) -> None:
         self.kv = kv
         self.family = kv.family
-        self.hot_cells_max = hot_cells_max
         self.pins = pins and kv.family is Family.WINDOW
         if self.pins and 2 * kv.sequences_max > SEQUENCE_IDS_MAX:
             raise ValueError(f"twin ids need sequences_max ≤ {SEQUENCE_IDS_MAX // 2}, not {kv.sequences_max}")
         self.kind = ReuseKind.PINNED if self.pins else KINDS[kv.family]
-        self.park_after_ns = park_after_ns if self.kind is ReuseKind.CHAINED and host_bytes_max else None
+        self._parks = park_after_ns is not None and self.kind is ReuseKind.CHAINED and host_bytes_max > 0
         self.spare = kv.sequences_max - 1
         self.cells = CellLedger()
         self.held: dict[int, Held] = {}
@@ -71,6 +68,17 @@ class PrefixCache:
         self._forest = Forest()
         self.host = HostTier(kv, self._forest, host_bytes_max, self.spare, self.counts)
         self._free = list(range(self.spare - 1, -1, -1))
+        self.room = Room(
+            self.held,
+            self._free,
+            self.cells,
+            self.host,
+            self.discard,
+            cells_total=kv.cells_total,
+            hot_cells_max=hot_cells_max,
+            park_after_ns=park_after_ns if self._parks else None,
+            counts=self.counts,
+        )
         self._is_clear = False
         """Nothing is held, and the next token takes the first cell."""
         self._straight: Held | None = None
@@ -79,37 +87,9 @@ class PrefixCache:
     # Asking
 
     @property
-    def room(self) -> int:
-        """Cells that nobody holds."""
-        return self.kv.cells_total - self.cells.used
-
-    @property
     def makes_checkpoints(self) -> bool:
         """Whether states at chosen places are kept."""
         return self.kind is ReuseKind.STATES and self.host.store.bytes_max > 0
-
-    @property
-    def is_over_hot(self) -> bool:
-        """Whether idle prefixes hold more cells, or sequence ids, than they should."""
-        return self.cells.idle > self.hot_cells_max or not self._free
-
-    @property
-    def has_moved(self) -> bool:
-        """Whether this step already moved something between the tiers."""
-        return self.host.moved_tokens > 0
-
-    @property
-    def has_moved_much(self) -> bool:
-        """Whether this step moved as much as its running streams should wait for."""
-        return self.host.moved_tokens >= self.host.tokens_per_move
-
-    @property
-    def has_chores(self) -> bool:
-        """Whether `park_one` would do something in a fresh step, now or when something has rested long enough."""
-        if not self.is_over_hot and self.park_after_ns is None:
-            return False
-        idle = (held for held in self.held.values() if held.is_idle)
-        return any(self.is_over_hot or self.host.has_spare(held.ready) for held in idle)
 
     def counters(self) -> dict[str, float]:
         """Totals and gauges by name."""
@@ -155,7 +135,7 @@ class PrefixCache:
 
         True when idle prefixes moved to host memory for it: look again. See decision 0150.
         """
-        if self.park_after_ns is None:
+        if not self._parks:
             return False
         idle = list(self.held.values())
         if idle == [self._straight] and choice.is_adoption and not choice.segments:
@@ -184,10 +164,10 @@ class PrefixCache:
             if held is not None:
                 return held
             choice = Choice()
-        sequence = self._take_id(now, choice.source)
+        sequence = self.room.take_id(now, choice.source)
         if sequence is None:  # every other id runs, and the source is idle: its own id will do
             choice = Choice()
-            sequence = self._take_id(now, None)
+            sequence = self.room.take_id(now, None)
         if sequence is None:
             return None
         cut = self._fill(now, sequence, choice)
@@ -335,81 +315,3 @@ class PrefixCache:
         self._forest.forget_if_empty(held.isolation)
         del self.held[held.sequence]
         self._free.append(held.sequence)
-
-    # Making room, moving to host memory
-
-    def make_room(self, now: int, cells: int, keep: Held | None = None) -> bool:
-        """Free idle sequences, oldest first, until `cells` are free. False: what is left is not enough."""
-        while self.room < cells:
-            victim = self._oldest_idle(keep, with_cells=True)
-            if victim is None:
-                return False
-            self._evict(now, victim)
-        return True
-
-    def free_oldest(self, now: int) -> bool:
-        """Free the oldest idle sequence, whatever the count says. False: there is none."""
-        victim = self._oldest_idle(None, with_cells=False)
-        if victim is None:
-            return False
-        self._evict(now, victim)
-        return True
-
-    def _take_id(self, now: int, keep: Held | None) -> int | None:
-        if not self._free:
-            victim = self._oldest_idle(keep, with_cells=False)
-            if victim is None:
-                return None
-            self._evict(now, victim)
-        return self._free.pop()
-
-    def _oldest_idle(self, keep: Held | None, *, with_cells: bool) -> Held | None:
-        idle = [held for held in self.held.values() if held.is_idle and held is not keep]
-        if with_cells:  # dropping one whose cells others share would free nothing
-            idle = [held for held in idle if self.cells.unique(held.sequence)] or idle
-        return min(idle, key=lambda held: (held.used_at, held.sequence), default=None)
-
-    def _evict(self, now: int, held: Held) -> None:
-        """Drop an idle sequence under pressure, saving it first if this step has not moved much yet."""
-        pressed = self.host.moved_tokens >= PRESSED_TOKENS_MAX
-        if pressed or self.host.save(now, held, held.ready) is not Saved.WHOLE:
-            self.counts["idle_evictions"] += 1
-        self.discard(held)
-
-    def park_one(self, now: int) -> bool:
-        """One move towards host memory if idle prefixes hold too much, or one has rested; whether anything was done."""
-        if self.host.moved_tokens:
-            return False
-        victim = self._oldest_idle(None, with_cells=bool(self._free)) if self.is_over_hot else self._rested(now)
-        if victim is None:
-            return False
-        self._park(now, victim, self.host.tokens_per_move)
-        return True
-
-    def park_others(self, now: int, wanted: Collection[Held]) -> None:
-        """Move idle prefixes but the `wanted` ones to host memory, half of what a step may move: restores want the rest."""
-        if self.park_after_ns is None:
-            return
-        for held in in_the_way(self.held.values(), wanted):
-            left = self.host.tokens_per_move // 2 - self.host.moved_tokens
-            if left <= 0:
-                return
-            if self.host.has_spare(held.ready):
-                self._park(now, held, left)
-
-    def _park(self, now: int, held: Held, tokens_max: int) -> None:
-        """Save at most so many tokens of an idle sequence; once all are saved, or there is no room, it goes."""
-        saved = self.host.save(now, held, tokens_max)
-        if saved is not Saved.PARTLY:
-            self.counts["idle_evictions"] += saved is Saved.NO_ROOM
-            self.discard(held)
-
-    def _rested(self, now: int) -> Held | None:
-        """An idle sequence to park though there is room: every cell of it slows each step (docs/engine.md)."""
-        if self.park_after_ns is None:
-            return None
-        latest = now - self.park_after_ns
-        for held in self.held.values():
-            if held.is_idle and held.used_at <= latest and self.host.has_spare(held.ready):
-                return held
-        return None

@@ -126,12 +126,12 @@ class Scheduler:
     @property
     def has_chores(self) -> bool:
         """Whether `plan` still has something to move though it may return None: call it again soon when idle."""
-        return self._cache.has_chores
+        return self._cache.room.has_chores
 
     @property
     def has_moved(self) -> bool:
         """Whether the last `plan` moved something: call it again at once when idle."""
-        return self._cache.has_moved
+        return self._cache.room.has_moved
 
     # Jobs come and go
 
@@ -226,7 +226,7 @@ class Scheduler:
         self._cache.begin_step()
         self._take_checkpoints(now)
         self._starts.admit(now)
-        self._cache.park_one(now)
+        self._cache.room.park_one(now)
         jobs = len(self._streams)
         step = self._compose(now)
         if step is None and len(self._streams) < jobs:  # a lone job ran out of room: the next may start
@@ -262,11 +262,11 @@ class Scheduler:
                 beside = sum(stream.is_decoding for stream in eligible)
                 allotted = allot_prefill(prefilling, self._pace.rows(beside, len(prefilling)))
             wanted = len(decoding) + sum(count for _, count in allotted)
-            if not self._cache.make_room(now, wanted):
-                allotted = allot_prefill(prefilling, self._cache.room - len(decoding))
+            if not self._cache.room.make(now, wanted):
+                allotted = allot_prefill(prefilling, self._cache.room.cells - len(decoding))
             if not allotted:  # no cell for a prompt: the running ones go on
                 decoding = running
-            if len(decoding) <= self._cache.room and (decoding or allotted):
+            if len(decoding) <= self._cache.room.cells and (decoding or allotted):
                 self._read_last = len(decoding) < len(running)
                 return compose(
                     decoding, allotted, self._guesses.draft(now, decoding) if not (allotted or self._suspects) else ()
@@ -340,7 +340,7 @@ class Scheduler:
     def _no_room(self, now: int, streams: list[Stream], step: Step) -> None:
         """The cache is fuller than counted (somebody else used it): free idle cells, then give way."""
         self._counts["no_room"] += 1
-        if self._cache.free_oldest(now):
+        if self._cache.room.free_oldest(now):
             return
         if len(self._running) == 1 and len(step.rows) > 1:
             streams[0].chunk_max = len(step.rows) // 2
@@ -377,7 +377,7 @@ class Scheduler:
         """
         if self._in_flight is not None or (self._running and now < self._embedding_after):
             return False
-        return self._cache.make_room(now, cells)
+        return self._cache.room.make(now, cells)
 
     def embedding_done(self, now: int, elapsed_ns: int) -> None:
         """An embedding batch took this long; while streams run the next waits four times as long."""

@@ -62,7 +62,7 @@ class Starts:
                 choice = self.look(stream)
             if self._follows(stream, choice):
                 continue
-            if choice.segments and self._cache.has_moved_much:
+            if choice.segments and self._cache.room.has_moved_much:
                 return
             if not self._fits(stream, choice) or not self._start(now, stream, choice):
                 return
@@ -75,7 +75,7 @@ class Starts:
         if has_no_lane_left(running=len(self._running), waiting=len(waiting), lanes=self._lanes):
             starting = waiting[: self._lanes - len(self._running)]
             sources = (self.look(stream).source for stream in starting)
-            self._cache.park_others(now, [source for source in sources if source is not None])
+            self._cache.room.park_others(now, [source for source in sources if source is not None])
 
     def _follows(self, stream: Stream, choice: Choice) -> bool:
         """Let a job wait for a running one that will soon have more of its prompt."""
@@ -104,10 +104,10 @@ class Starts:
             return True
         promised = sum(other.prefill_left + other.reserve for other in self._running.values())
         wanted = max(len(stream.tokens) - choice.source_cut, choice.cells) + stream.reserve
-        return wanted + promised <= self._cache.room + self._cache.idle_cells_beside(choice.source)
+        return wanted + promised <= self._cache.room.cells + self._cache.idle_cells_beside(choice.source)
 
     def _start(self, now: int, stream: Stream, choice: Choice) -> bool:
-        if choice.segments and not self._cache.make_room(now, choice.cells, keep=choice.source):
+        if choice.segments and not self._cache.room.make(now, choice.cells, keep=choice.source):
             choice = Choice()
         held = self._cache.open(now, stream.tokens, stream.job.isolation, choice)
         if held is None:
