@@ -17,7 +17,7 @@ The worker's loop:
 
 Jobs that end by cancel, OutOfRoom or Broken need no `finish`. `plan` must be followed by `completed` before the next
 `plan`. Everything is to be called from one thread; `cancel` may be called while a step is being decoded only if that
-is so too (between chunks of the worker's loop).
+is so too; it takes effect with `completed`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container
 
-from saiserve.engines.llamacpp.adapter_turns import AdapterTurns
 from saiserve.engines.llamacpp.admission import TYPICAL_ANSWER_TOKENS, Queue, ServiceTime
-from saiserve.engines.llamacpp.batch import Pace, allot_prefill, compose
+from saiserve.engines.llamacpp.batches import Batches
 from saiserve.engines.llamacpp.guesses import Guesses
 from saiserve.engines.llamacpp.job import (
     Broken,
@@ -87,7 +86,6 @@ class Scheduler:
             )
         self.config = config
         self.rates = Rates(config.prefill_rate, config.decode_rate)
-        self._pace = Pace(config, self.rates)
         self._cache = PrefixCache(
             kv,
             hot_cells_max=config.hot_cells_max,
@@ -101,11 +99,7 @@ class Scheduler:
         self._running: dict[int, Stream] = {}
         self._notices: list[Notice] = []
         self._in_flight: Step | None = None
-        self._suspects: list[str] = []
-        self._read_last = False
-        """Whether the last step was a prompt's own while streams ran."""
         self._service = ServiceTime()
-        self._turns = AdapterTurns()
         self._serial = 0
         self._embedding_after = 0
         self._counts: Counter[str] = Counter()
@@ -121,6 +115,15 @@ class Scheduler:
         goes_back = self._cache.kind is not ReuseKind.STATES
         self._guesses = Guesses(
             self._cache, is_on=config.speculates and goes_back, batch_max=config.batch_max, counts=self._counts
+        )
+        self._batches = Batches(
+            config,
+            self.rates,
+            self._cache.room,
+            self._guesses,
+            streams=self._streams,
+            running=self._running,
+            give_way=self._give_way,
         )
 
     @property
@@ -228,13 +231,13 @@ class Scheduler:
         self._starts.admit(now)
         self._cache.room.park_one(now)
         jobs = len(self._streams)
-        step = self._compose(now)
+        step = self._batches.next(now)
         if step is None and len(self._streams) < jobs:  # a lone job ran out of room: the next may start
             self._starts.admit(now)
-            step = self._compose(now)
+            step = self._batches.next(now)
         if step is not None:
             self._in_flight = step
-            self._turns.planned()
+            self._batches.planned()
             self._counts["steps"] += 1
         return step
 
@@ -244,43 +247,6 @@ class Scheduler:
             if held is not None and held.ready in held.cuts:
                 held.cuts.discard(held.ready)
                 self._cache.host.take_checkpoint(now, held)
-
-    def _compose(self, now: int) -> Step | None:
-        """The next batch, made to fit the cells there are."""
-        while True:
-            eligible = self._eligible()
-            streams = self._turns.pick(eligible)
-            running = decoding = [stream for stream in streams if stream.is_decoding]
-            prefilling = [stream for stream in streams if stream.prefill_left > 0]
-            if not decoding and not prefilling:
-                return None
-            if self.config.apart and decoding and prefilling:
-                decoding, prefilling = (decoding, []) if self._read_last else ([], prefilling)
-            allotted: list[tuple[Stream, int]] = []
-            if prefilling:
-                prefilling = self._pace.order(prefilling)
-                beside = sum(stream.is_decoding for stream in eligible)
-                allotted = allot_prefill(prefilling, self._pace.rows(beside, len(prefilling)))
-            wanted = len(decoding) + sum(count for _, count in allotted)
-            if not self._cache.room.make(now, wanted):
-                allotted = allot_prefill(prefilling, self._cache.room.cells - len(decoding))
-            if not allotted:  # no cell for a prompt: the running ones go on
-                decoding = running
-            if len(decoding) <= self._cache.room.cells and (decoding or allotted):
-                self._read_last = len(decoding) < len(running)
-                return compose(
-                    decoding, allotted, self._guesses.draft(now, decoding) if not (allotted or self._suspects) else ()
-                )
-            self._give_way(now)
-
-    def _eligible(self) -> list[Stream]:
-        """Streams that may compute: all, or one suspect alone after a batch was rejected."""
-        while self._suspects:
-            stream = self._streams.get(self._suspects[-1])
-            if stream is not None and stream.held is not None and stream.held.ready < len(stream.tokens):
-                return [stream]
-            self._suspects.pop()
-        return list(self._running.values())
 
     def _give_way(self, now: int) -> None:
         """No cell is left: the youngest stream goes back to the queue; a lone one has reached its end."""
@@ -331,11 +297,12 @@ class Scheduler:
                 if not stream.ended:
                     self._notices.append(Progress(stream.job.id, prefilled))
         decode_rows = len(step.rows) - prefill_rows
-        self.rates.learn(decode_rows, prefill_rows, self.config.batch_max, elapsed_ns, is_beside=self._read_last)
+        self.rates.learn(
+            decode_rows, prefill_rows, self.config.batch_max, elapsed_ns, is_beside=self._batches.read_last
+        )
         self._counts["prefill_tokens"] += prefill_rows
         self._counts["decode_tokens"] += decode_rows - guessed
-        if self._suspects:
-            self._suspects.pop()
+        self._batches.computed()
 
     def _no_room(self, now: int, streams: list[Stream], step: Step) -> None:
         """The cache is fuller than counted (somebody else used it): free idle cells, then give way."""
@@ -351,12 +318,12 @@ class Scheduler:
         """Find the job whose rows the model refuses by running each of the batch alone."""
         self._counts["rejected"] += 1
         if len(streams) > 1:
-            self._suspects = [stream.job.id for stream in streams if not stream.ended]
+            self._batches.suspect(stream.job.id for stream in streams if not stream.ended)
             return
         (stream,) = streams
         if stream.ended:
             return
-        self._suspects = [job_id for job_id in self._suspects if job_id != stream.job.id]
+        self._batches.clear(stream.job.id)
         del self._streams[stream.job.id]
         stream.ended = True
         self._leave(now, stream)
