@@ -13,7 +13,7 @@ from pathlib import Path
 import trio
 
 from acceptance.check import Check, Scale
-from acceptance.nodes import free_port
+from saiserve.bench.ports import free_port
 
 ROOT = Path(__file__).parent.parent
 SETUP_S = 1800.0

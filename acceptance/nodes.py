@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any, Final
 import httpx2
 import trio
 
+from saiserve.bench.ports import free_port
 from swimcluster.address import Address
 
 API_KEY: Final = "acceptance-client-key-0123456789"
@@ -31,13 +31,6 @@ POLL_S: Final = 0.05
 
 class NodeFailedError(AssertionError):
     """A node did not do what it should; the message ends with the tail of its log."""
-
-
-def free_port() -> int:
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -77,7 +70,7 @@ class Node:
 
     async def state(self) -> dict[str, Any]:
         """This node's view of the cluster."""
-        async with httpx2.AsyncClient(timeout=10) as client:
+        async with httpx2.AsyncClient(timeout=60) as client:
             response = await client.get(f"{self.url}/cluster/state", headers={"X-SAI-Cluster": CLUSTER_SECRET})
             response.raise_for_status()
             return dict(response.json())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 import trio
 
 from saiserve.bench.client import AnswerError, Client
+from saiserve.bench.ports import free_port
 
 READY_S = 600.0
 """Longest time until a server answers: a large model is read from disk, and measured."""
@@ -22,13 +22,6 @@ STOP_S = 10.0
 POLL_S = 0.05
 LOG_BYTES = 2_000
 PASSED = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "VIRTUAL_ENV")
-
-
-def free_port() -> int:
-    """A TCP port of loopback that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @asynccontextmanager

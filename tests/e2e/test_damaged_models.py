@@ -13,7 +13,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from acceptance.nodes import free_port
+from saiserve.bench.ports import free_port
 from tests.e2e.engine.conftest import gemma_weights, package_folder
 
 START_S = 10.0

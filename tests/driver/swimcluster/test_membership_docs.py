@@ -6,7 +6,6 @@ import os
 import re
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import fields
@@ -16,6 +15,7 @@ import pytest
 import trio
 
 import swimcluster
+from saiserve.bench.ports import free_port
 from swimcluster import Config, Statistics
 
 ROOT = Path(__file__).parents[3]
@@ -104,7 +104,7 @@ async def test_the_quickstart_runs_as_printed(tmp_path: Path) -> None:
         assert text in heard.get(process.pid, b""), (text, heard, [one.returncode for one in started])
         heard[process.pid] = heard[process.pid].partition(text)[2]
 
-    seed, second_address, third_address = (f"127.0.0.1:{port}" for port in free_ports(3))
+    seed, second_address, third_address = (f"127.0.0.1:{free_port()}" for _ in range(3))
     try:
         first = await start("a", seed)
         await read_until(first, b"Snapshot a:ALIVE")
@@ -125,12 +125,3 @@ async def test_the_quickstart_runs_as_printed(tmp_path: Path) -> None:
                 await process.wait()
                 assert process.stdout is not None
                 await process.stdout.aclose()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

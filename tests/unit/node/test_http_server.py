@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from saiserve.bench.ports import free_port
 from saiserve.config import Settings, load_settings
 from saiserve.errors import SettingsError
 from saiserve.http_server import listen
@@ -23,14 +24,9 @@ def taken_port() -> Iterator[socket.socket]:
         yield taken
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
 def test_the_port_is_open_for_connections() -> None:
     (listener,) = listen(settings("127.0.0.1", free_port()))
-    with listener, socket.create_connection(listener.getsockname(), timeout=5):
+    with listener, socket.create_connection(listener.getsockname(), timeout=30):
         pass
 
 
@@ -39,7 +35,7 @@ def test_the_port_is_open_on_every_address() -> None:
     listeners = listen(settings("127.0.0.1, 127.0.0.2", port))
     assert [listener.getsockname() for listener in listeners] == [("127.0.0.1", port), ("127.0.0.2", port)]
     for listener in listeners:
-        with listener, socket.create_connection(listener.getsockname(), timeout=5):
+        with listener, socket.create_connection(listener.getsockname(), timeout=30):
             pass
 
 

@@ -1,0 +1,48 @@
+"""Ports for processes that are told where to listen before they do."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+FIRST = 10_000
+"""Below it are the ports of services."""
+LEAST = 1_000
+"""Ports between the services' and the system's own that are enough to choose from."""
+TRIES = 100
+
+
+def free_port() -> int:
+    """A port that is free for TCP and UDP, and that nobody is given who does not ask for it by number.
+
+    What the system gives for port 0 it gives to others too, and to each outgoing connection, before the process that is
+    told the number listens there. So one is drawn from those that the system never gives.
+    """
+    least = _ephemeral_from()
+    for _ in range(TRIES if least - FIRST >= LEAST else 0):
+        port = random.randrange(FIRST, least)
+        if _is_free(port):
+            return port
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _ephemeral_from() -> int:
+    """The first port the system gives by itself; 0 where it does not say."""
+    try:
+        return int(EPHEMERAL.read_text("ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _is_free(port: int) -> bool:
+    try:
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            with socket.socket(socket.AF_INET, kind) as probe:
+                probe.bind(("", port))
+    except OSError:
+        return False
+    return True
