@@ -13,12 +13,19 @@ from typing import NamedTuple
 
 from saiserve.engines.llamacpp.adapters import Adapters
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler, ConstraintError, Matcher
-from saiserve.engines.llamacpp.prompting import TEXT_ON_LOOP, PromptReader, PromptRefusal, PromptTokens, too_long
+from saiserve.engines.llamacpp.prompting import (
+    TEXT_ON_LOOP,
+    PromptReader,
+    PromptRefusal,
+    PromptTokens,
+    counted,
+    too_long,
+)
 from saiserve.engines.llamacpp.sampling_bounds import sampling_fault
 from saiserve.engines.llamacpp.schema_cost import is_heavy
 from saiserve.engines.llamacpp.vector_inputs import VectorInputs
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
-from saiserve.engines.messages import Constraint, Count, Embed, Generate, RefusalReason
+from saiserve.engines.messages import Constraint, Count, Counted, Embed, Generate, RefusalReason
 
 PREPARING_MAX = 64
 """Requests whose images wait to be encoded, constraints to be compiled or texts to be tokenised; the next is refused."""
@@ -29,9 +36,16 @@ Refuse = Callable[[str, PromptRefusal], None]
 class Ready(NamedTuple):
     """A request with its whole prompt, and what its answer must match."""
 
-    request: Generate | Count
+    request: Generate
     prompt: PromptTokens
     matcher: Matcher | None
+
+
+class ReadyCount(NamedTuple):
+    """A count with its answer."""
+
+    request: Count
+    answer: Counted
 
 
 class ReadyVectors(NamedTuple):
@@ -43,6 +57,7 @@ class ReadyVectors(NamedTuple):
 
 
 Request = Generate | Count | Embed
+AnyReady = Ready | ReadyCount | ReadyVectors
 
 
 class Intake:
@@ -71,8 +86,8 @@ class Intake:
         self._refuse = refuse
         self._fail = fail
         self._on_ready = on_ready
-        self._ready: deque[Ready | ReadyVectors] = deque()
-        self._preparing: dict[str, tuple[Request, Future[Ready | ReadyVectors]]] = {}
+        self._ready: deque[AnyReady] = deque()
+        self._preparing: dict[str, tuple[Request, Future[AnyReady]]] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prepare")
         self._heavy = ThreadPoolExecutor(1, thread_name_prefix="compile")
         self._texts = ThreadPoolExecutor(1, thread_name_prefix="tokenise")
@@ -105,7 +120,7 @@ class Intake:
         else:
             prompt = self._reader.read(request.prompt)
         if constraint is None and not prompt.parts:
-            self._ready.append(Ready(request, prompt, None))
+            self._ready.append(self._as_ready(request, prompt))
             return
         self._later(self._pool_for(prompt, constraint), request, lambda: self._prepare(request, prompt))
 
@@ -126,7 +141,7 @@ class Intake:
     def _read_vectors(self, request: Embed) -> ReadyVectors:
         return ReadyVectors(request, *self._vector_inputs.read(request))
 
-    def take_ready(self) -> list[Ready | ReadyVectors]:
+    def take_ready(self) -> list[AnyReady]:
         """Requests that became ready, each given once; those that turned out to be unfit are refused here."""
         for request_id in [one for one, (_, future) in self._preparing.items() if future.done()]:
             self._join(request_id)
@@ -152,18 +167,23 @@ class Intake:
         if len(prompt.ids) >= self._context_tokens:
             raise too_long(len(prompt.ids), self._context_tokens)
 
-    def _later(self, pool: ThreadPoolExecutor, request: Request, work: Callable[[], Ready | ReadyVectors]) -> None:
+    def _later(self, pool: ThreadPoolExecutor, request: Request, work: Callable[[], AnyReady]) -> None:
         if len(self._preparing) >= PREPARING_MAX:
             raise PromptRefusal(RefusalReason.BUSY, "too many requests are being prepared")
         future = pool.submit(work)
         self._preparing[request.id] = (request, future)
         future.add_done_callback(lambda _done: self._on_ready())
 
-    def _prepare(self, request: Generate | Count, prompt: PromptTokens) -> Ready:
+    def _as_ready(self, request: Generate | Count, prompt: PromptTokens) -> Ready | ReadyCount:
+        if isinstance(request, Count):
+            return ReadyCount(request, counted(request, prompt, self._vocabulary))
+        return Ready(request, prompt, None)
+
+    def _prepare(self, request: Generate | Count, prompt: PromptTokens) -> Ready | ReadyCount:
         """On a pool's thread."""
         whole = self._reader.complete(prompt)
         if isinstance(request, Count) or request.constraint is None:
-            return Ready(request, whole, None)
+            return self._as_ready(request, whole)
         self._check_length(whole)
         return Ready(request, whole, self._compiler.compile(request.constraint, request.resume_tokens))
 
@@ -171,7 +191,7 @@ class Intake:
         request, future = self._preparing.pop(request_id)
         try:
             ready = future.result()
-            if isinstance(ready, Ready) and isinstance(request, Generate):
+            if isinstance(ready, Ready):
                 self._check_length(ready.prompt)
         except ConstraintError as error:
             kind = request.constraint.kind if isinstance(request, Generate) and request.constraint else ""

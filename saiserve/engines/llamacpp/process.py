@@ -17,9 +17,10 @@ import time
 import msgspec
 
 from saiserve import limits
-from saiserve.engines.frames import FrameDecoder, encode_frame
+from saiserve.engines.frames import FrameDecoder, FrameError, encode_frame
 from saiserve.engines.llamacpp.inbox import Inbox
 from saiserve.engines.llamacpp.protocol import Configure, Loaded, LoadFailed, Loading, ToProcess
+from saiserve.engines.messages import Failed, FailureKind
 
 READ_BYTES = 256 * 1024
 LOADING_REPORT_S = 0.5
@@ -48,7 +49,7 @@ class Channel:
     def send(self, messages: list[msgspec.Struct]) -> None:
         """Write messages as one block of bytes."""
         if messages:
-            self._connection.sendall(b"".join(map(encode_frame, messages)))
+            self._connection.sendall(b"".join(map(framed, messages)))
 
     def receive(self, timeout_s: float) -> list[ToProcess]:
         """Messages that have come; waits up to `timeout_s` for the first. EOFError when the node is gone."""
@@ -63,6 +64,14 @@ class Channel:
         if not data:
             raise EOFError
         return self._decoder.feed(data)
+
+
+def framed(message: msgspec.Struct) -> bytes:
+    """A message as it is sent; an answer that is too long for one fails its request alone."""
+    try:
+        return encode_frame(message)
+    except FrameError as error:
+        return encode_frame(Failed(getattr(message, "id", ""), FailureKind.INTERNAL, str(error)))
 
 
 def watch_parent(connection: socket.socket) -> None:

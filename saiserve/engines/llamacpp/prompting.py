@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,13 +10,21 @@ from saiserve.engines.llamacpp.image_file import ImageError
 from saiserve.engines.llamacpp.image_parts import has_images, lift_images
 from saiserve.engines.llamacpp.template import ChatTemplate, PromptError, Rendered, TemplateError
 from saiserve.engines.llamacpp.vision import ImageReader, SeenImage
-from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.llamacpp.vocabulary import UTF8_BYTES_MAX, Vocabulary
 from saiserve.engines.messages import Count, Counted, Prompt, RefusalReason
 
 BOUNDARIES_MAX = 256
 """Message ends kept, the last ones."""
 TEXT_ON_LOOP = 128 * 1024
-"""Characters of a text that is tokenised at once, in some 40 ms; a longer one is left to `complete`."""
+"""Characters of a text that is tokenised at once, in some 40 ms; a longer one is left to `complete`.
+
+Also the number of given tokens that are looked at so."""
+COUNTED_MAX = 8 * 1024 * 1024
+"""Bytes of a text, or given tokens, that are counted: tokenising may take 85 bytes of memory for each."""
+COUNTED_BYTES_MAX = 48 * 1024 * 1024
+"""Text, ids and pieces of one answer to a count: it must fit one message of the engine."""
+TOKEN_TOLD_BYTES = 8
+"""What a token takes there beside its piece's bytes."""
 
 
 class PromptRefusal(Exception):  # noqa: N818
@@ -43,7 +52,9 @@ class Text:
     text: str
     split: str
     begins: bool
-    """Whether the prompt begins with it."""
+    """Whether the prompt begins with it, and what the model wants in front of a prompt comes before it."""
+    special: bool = True
+    """Whether control tokens' texts in it become these tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +75,23 @@ class PromptTokens:
 
 
 def counted(request: Count, prompt: PromptTokens, vocabulary: Vocabulary) -> Counted:
-    """The answer to a count: the number of tokens, and what else the request wants of them."""
-    return Counted(
-        request.id,
-        len(prompt.ids),
-        text=prompt.text if request.want_text else None,
-        ids=prompt.ids if request.want_tokens else None,
-        pieces=tuple(map(vocabulary.spelling, prompt.ids)) if request.want_tokens else None,
-    )
+    """The answer to a count: the number of tokens, and what else the request wants of them.
+
+    Raises:
+        PromptRefusal: that is more than one answer can hold.
+    """
+    text = prompt.text if request.want_text else None
+    ids = prompt.ids if request.want_tokens else None
+    pieces = tuple(map(functools.cache(vocabulary.spelling), ids)) if ids is not None else None
+    size = len(text.encode("utf-8", "replace")) if text is not None else 0
+    if pieces is not None:
+        size += sum(map(len, pieces)) + TOKEN_TOLD_BYTES * len(pieces)
+    if size > COUNTED_BYTES_MAX:
+        raise PromptRefusal(
+            RefusalReason.BAD_REQUEST,
+            f"its {len(prompt.ids)} tokens take more than the {COUNTED_BYTES_MAX} bytes of one answer: send it in parts",
+        )
+    return Counted(request.id, len(prompt.ids), text=text, ids=ids, pieces=pieces)
 
 
 class PromptReader:
@@ -88,25 +108,46 @@ class PromptReader:
         """Token ids of a prompt. One with `parts` must be completed before it is computed.
 
         Args:
-            prompt: as it came.
-            context_tokens: a text that has as many tokens for certain is refused untokenised; None: no limit.
+            prompt: as it came. Of a text, `template_options` may say `add_special` and `parse_special`, as llama-server
+                means them; both are taken for true.
+            context_tokens: what has as many tokens for certain is refused untokenised; None: it is only counted.
         Raises:
             PromptRefusal: no template, a template that refuses, too long, or tokens the model does not have.
         """
         if (prompt.messages is not None) + (prompt.text is not None) + (prompt.tokens is not None) != 1:
             raise PromptRefusal(RefusalReason.BAD_REQUEST, "exactly one of messages, text and tokens must be given")
         if prompt.tokens is not None:
-            return self._whole(self._given(prompt.tokens), None)
+            return self._read_tokens(prompt.tokens, context_tokens)
         if has_images(prompt):
             return self._with_images(prompt, context_tokens)
         rendered = Rendered(prompt.text, "") if prompt.text is not None else self._render(prompt)
         text = rendered.text
         self._check_size(text, context_tokens)
-        part = self._part(rendered.marked, rendered.split, begins=True, is_late=len(text) > TEXT_ON_LOOP)
-        return PromptTokens((), text, (), (part,)) if isinstance(part, Text) else self._whole(part, text)
+        options = prompt.template_options if prompt.text is not None else {}
+        part = Text(
+            rendered.marked,
+            rendered.split,
+            begins=options.get("add_special") is not False,
+            special=options.get("parse_special") is not False,
+        )
+        return PromptTokens((), text, (), (part,)) if len(text) > TEXT_ON_LOOP else self._whole(self._ids(part), text)
+
+    def _read_tokens(self, tokens: tuple[int, ...], context_tokens: int | None) -> PromptTokens:
+        if context_tokens is not None and len(tokens) >= context_tokens:
+            raise too_long(len(tokens), context_tokens)
+        if context_tokens is None and len(tokens) > COUNTED_MAX:
+            raise PromptRefusal(RefusalReason.BAD_REQUEST, f"{len(tokens)} tokens; {COUNTED_MAX} are taken at most")
+        self._check_given(tokens)
+        return PromptTokens((), None, (), (tokens,)) if len(tokens) > TEXT_ON_LOOP else self._whole(tokens, None)
 
     def _check_size(self, text: str, context_tokens: int | None) -> None:
-        if context_tokens is not None and len(text) > context_tokens:
+        if context_tokens is None:
+            size = len(text.encode("utf-8", "replace")) if len(text) * UTF8_BYTES_MAX > COUNTED_MAX else 0
+            if size > COUNTED_MAX:
+                raise PromptRefusal(
+                    RefusalReason.BAD_REQUEST, f"a text of {size} bytes; texts of {COUNTED_MAX} are counted at most"
+                )
+        elif len(text) > context_tokens:
             least = self._vocabulary.tokens_least(text)
             if least >= context_tokens:
                 raise too_long(least, context_tokens)
@@ -119,12 +160,12 @@ class PromptReader:
     def _part(self, text: str, split: str, *, begins: bool, is_late: bool) -> tuple[int, ...] | Text:
         """Its ids, unless they are to wait, as those of a prompt that is long as a whole are."""
         part = Text(text, split, begins)
-        return part if is_late else self._tokenise(part)
+        return part if is_late else self._ids(part)
 
-    def _tokenise(self, part: Text) -> tuple[int, ...]:
+    def _ids(self, part: Text) -> tuple[int, ...]:
         vocabulary = self._vocabulary
         tokenise = vocabulary.tokenise_prompt if part.begins else vocabulary.tokenise_pieces
-        return tuple(tokenise(part.text, part.split))
+        return tuple(tokenise(part.text, part.split, special=part.special))
 
     def _ends(self, ids: Sequence[int]) -> tuple[int, ...]:
         ends = [at + 1 for at, token in enumerate(ids) if token in self._vocabulary.end_tokens]
@@ -168,7 +209,7 @@ class PromptReader:
                 seen.append(self._see(part, len(seen)))
                 ids += seen[-1].ids
             else:
-                ids += self._tokenise(part) if isinstance(part, Text) else part
+                ids += self._ids(part) if isinstance(part, Text) else part
         if not prompt.parts[-1]:
             raise PromptRefusal(RefusalReason.BAD_TEMPLATE, "the prompt ends with an image: text must follow it")
         salt = f"images {self._images.generation} " if self._images is not None and self._images.generation else ""
@@ -181,14 +222,13 @@ class PromptReader:
         except ImageError as error:
             raise PromptRefusal(RefusalReason.BAD_REQUEST, f"image {number}: {error}") from error
 
-    def _given(self, tokens: tuple[int, ...]) -> list[int]:
+    def _check_given(self, tokens: tuple[int, ...]) -> None:
         size = self._vocabulary.size
-        for token in tokens:
+        for token in (min(tokens, default=0), max(tokens, default=0)):
             if not 0 <= token < size:
                 raise PromptRefusal(
                     RefusalReason.BAD_REQUEST, f"token {token} is not in this model's vocabulary of {size}"
                 )
-        return list(tokens)
 
     def _render(self, prompt: Prompt) -> Rendered:
         if self._template is None:

@@ -101,10 +101,11 @@ class VectorWorker:
     def _count(self, request: Count) -> None:
         try:
             prompt = self._reader.complete(self._reader.read(request.prompt))
+            answer = counted(request, prompt, self._vocabulary)
         except PromptRefusal as refusal:
             self._refuse(request.id, refusal.reason, str(refusal))
             return
-        self._out.append(counted(request, prompt, self._vocabulary))
+        self._out.append(answer)
 
     def step(self, now: int) -> bool:
         """Compute one batch; False when there is nothing to do."""

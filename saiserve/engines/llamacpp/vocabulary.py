@@ -28,6 +28,8 @@ WHOLE_TEXT_KINDS = frozenset(
 
 UTF8_BYTES_MAX = 4
 """Of one character."""
+SPELLING_BYTES = 256
+"""Room for a token's bytes, asked for again where one has more."""
 
 PRIVATE_USE_FIRST, PRIVATE_USE_LAST = 0xF0000, 0xFFFFD
 """Private-use characters (Unicode, plane 15) to choose the splitting character from."""
@@ -68,7 +70,6 @@ class Vocabulary:
             adds_sep=bool(llama_cpp.llama_vocab_get_add_sep(vocab)),
         )
         self._pieces: dict[int, bytes] = {}
-        self._buffer = ctypes.create_string_buffer(256)
         ends: list[int] = []
         controls: dict[int, str] = {}
         for token in range(self.size):
@@ -98,22 +99,23 @@ class Vocabulary:
             count = llama_cpp.llama_tokenize(self._vocab, data, len(data), tokens, capacity, add_ends, special)
         return list(tokens[: max(count, 0)])
 
-    def tokenise_prompt(self, text: str, split: str = "") -> list[int]:
+    def tokenise_prompt(self, text: str, split: str = "", *, special: bool = True) -> list[int]:
         """Ids of a whole prompt, BOS in front where the model wants one and the text does not begin with it.
 
         Args:
             text: a rendered template or a raw prompt.
             split: the character that `defuse` put in; pieces between are tokenised apart.
+            special: whether control tokens' texts become these tokens.
         """
-        tokens = self.tokenise_pieces(text, split)
+        tokens = self.tokenise_pieces(text, split, special=special)
         if self.special.adds_bos and self.special.bos >= 0 and tokens[:1] != [self.special.bos]:
             tokens.insert(0, self.special.bos)
         return tokens
 
-    def tokenise_pieces(self, text: str, split: str = "") -> list[int]:
+    def tokenise_pieces(self, text: str, split: str = "", *, special: bool = True) -> list[int]:
         """The same without a BOS, for what goes on with a prompt."""
         pieces = [piece for piece in (text.split(split) if split else [text]) if piece]
-        return [token for piece in pieces for token in self.tokenise(piece, special=True)]
+        return [token for piece in pieces for token in self.tokenise(piece, special=special)]
 
     def piece(self, token: int) -> bytes:
         """The bytes a token adds to an answer; none for end tokens and for control tokens nobody parses."""
@@ -127,15 +129,18 @@ class Vocabulary:
         return known
 
     def spelling(self, token: int) -> bytes:
-        """A token's bytes, control tokens included; none for an image's row."""
+        """A token's bytes, control tokens included; none for an image's row.
+
+        Each call has a buffer of its own: texts are read on one thread while another draws.
+        """
         if token >= self.size:
             return b""
-        size = len(self._buffer)
-        count = llama_cpp.llama_token_to_piece(self._vocab, token, self._buffer, size, 0, True)
+        buffer = ctypes.create_string_buffer(SPELLING_BYTES)
+        count = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, SPELLING_BYTES, 0, True)
         if count < 0:
-            self._buffer = ctypes.create_string_buffer(-count)
-            return self.spelling(token)
-        return self._buffer.raw[:count]
+            buffer = ctypes.create_string_buffer(-count)
+            count = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, -count, 0, True)
+        return buffer.raw[:count]
 
     def tokens_least(self, text: str) -> int:
         """Tokens the text has at least, without tokenising it: 10 ms for a megabyte where that takes 0.3 s."""

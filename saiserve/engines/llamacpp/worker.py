@@ -20,12 +20,12 @@ from saiserve.engines.llamacpp.constraint import ConstraintBroken, ConstraintCom
 from saiserve.engines.llamacpp.embedding import QUEUE_MAX, EmbeddingQueue
 from saiserve.engines.llamacpp.guard import Guard
 from saiserve.engines.llamacpp.holdings import summarise
-from saiserve.engines.llamacpp.intake import Intake, Ready, ReadyVectors
+from saiserve.engines.llamacpp.intake import AnyReady, Intake, ReadyCount, ReadyVectors
 from saiserve.engines.llamacpp.job import Broken, Notice, OutOfRoom, Sample, Started, Step
 from saiserve.engines.llamacpp.job import Progress as Prefilled
 from saiserve.engines.llamacpp.kv import DecodeOutcome
 from saiserve.engines.llamacpp.prompt_ends import PromptEnds
-from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, PromptTokens, counted
+from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, PromptTokens
 from saiserve.engines.llamacpp.protocol import Holdings
 from saiserve.engines.llamacpp.sampler import SamplingError
 from saiserve.engines.llamacpp.scheduler import Scheduler
@@ -145,11 +145,11 @@ class Worker:
         for ready in self._intake.take_ready():
             self._guard.request(ready.request.id, self._begin, ready, now)
 
-    def _begin(self, ready: Ready | ReadyVectors, now: int) -> None:
+    def _begin(self, ready: AnyReady, now: int) -> None:
         if isinstance(ready, ReadyVectors):
             self._embeddings.add(*ready)
-        elif isinstance(ready.request, Count):
-            self._send(counted(ready.request, ready.prompt, self._vocabulary))
+        elif isinstance(ready, ReadyCount):
+            self._send(ready.answer)
         else:
             self._admit(ready.request, ready.prompt, ready.matcher, now)
 
@@ -193,7 +193,9 @@ class Worker:
         if plan is None:
             self._timings.rest()
             self._worked_until = 0
-            return self._embed_next(now) or self._scheduler.has_moved or began
+            embedded = self._embed_next(now)
+            self.report(now)  # vectors may take minutes in which nothing else is said
+            return embedded or self._scheduler.has_moved or began
         self._context.use_threads(self._threads.threads)
         decode_started, work = time.perf_counter_ns(), time.thread_time_ns()
         outcome = self._decode(plan)

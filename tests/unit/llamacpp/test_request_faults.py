@@ -173,7 +173,7 @@ def test_vectors_fail_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch, place: 
 
 
 def test_a_count_fails_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("saiserve.engines.llamacpp.worker.counted", lambda *_: 1 / 0)
+    monkeypatch.setattr("saiserve.engines.llamacpp.intake.counted", lambda *_: 1 / 0)
     desk.worker.handle(Count("c", "tiny", Prompt(text="abc")), desk.now)
     desk.collect()
     failed(desk, "c")
