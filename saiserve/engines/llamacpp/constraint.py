@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from saiserve.engines.llamacpp import native
 from saiserve.engines.llamacpp.compile_trial import CompileTrial
 from saiserve.engines.llamacpp.schema_cost import is_heavy, schema_fault
+from saiserve.engines.llamacpp.schema_references import endless_reference
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
 from saiserve.engines.messages import Constraint
 
@@ -150,7 +151,21 @@ class ConstraintCompiler:
             raise ConstraintError(_reason(matcher))
         if answer and not matcher.consume_tokens(list(answer)):
             raise ConstraintError("the tokens to resume from do not match it")
-        return Matcher(matcher, self._tokenizer, self._vocabulary.size)
+        made = Matcher(matcher, self._tokenizer, self._vocabulary.size)
+        self._check_beginning(made)
+        return made
+
+    @staticmethod
+    def _check_beginning(matcher: Matcher) -> None:
+        """Refuse what no text can follow, or what is too much work at the first token; also done for it then."""
+        if matcher.is_complete:
+            return
+        try:
+            forbidden = matcher.forbidden()
+        except ConstraintBroken as error:
+            raise ConstraintError(f"no text can begin as it wants: {error}") from error
+        if forbidden.all():
+            raise ConstraintError("no text of this vocabulary can follow it")
 
     def _build_tokenizer(self) -> llguidance.LLTokenizer:
         vocabulary = self._vocabulary
@@ -195,7 +210,7 @@ def _json_schema(body: str) -> str:
         raise ConstraintError("the schema is not a JSON object")
     if _depth(schema) > SCHEMA_DEPTH_MAX:
         raise ConstraintError(f"the schema is nested deeper than {SCHEMA_DEPTH_MAX}")
-    fault = schema_fault(schema)
+    fault = schema_fault(schema) or endless_reference(schema)
     if fault is not None:
         raise ConstraintError(fault)
     schema.pop("x-guidance", None)
