@@ -200,7 +200,8 @@ class ChatTemplate:
         tools = [self._defused(tool, split) for tool in prompt.tools]
         if prompt.continue_final:
             _mark_end(messages, end)
-        text = self._run(prompt, messages, tools)
+        options = self._defused(prompt.template_options, split)
+        text = self._run(prompt, messages, tools, options)
         missing = lost(messages, self.caps.order)
         if missing is not None:
             raise TemplateError(f"this model's chat template leaves out {missing}")
@@ -215,10 +216,10 @@ class ChatTemplate:
     def _defused(self, value: Any, split: str) -> Any:
         return _map_strings(value, lambda text: self._markers.defuse(text, split))
 
-    def _run(self, prompt: Prompt, messages: list[Any], tools: list[Any]) -> str:
+    def _run(self, prompt: Prompt, messages: list[Any], tools: list[Any], options: Mapping[str, Any]) -> str:
         opened = prompt.add_generation_prompt and not prompt.continue_final
         no_tools: Tools = [] if self.caps.empty_tools else None
-        variables = self._variables(prompt.template_options, messages, tools or no_tools, opened=opened)
+        variables = self._variables(options, messages, tools or no_tools, opened=opened)
         try:
             text = self._template.render(variables)
         except jinja2.TemplateError as error:
@@ -230,7 +231,7 @@ class ChatTemplate:
         if len(text) > RENDERED_CHARACTERS_MAX:
             raise TemplateError("the model's chat template gives too long a prompt for these messages")
         opens_turn = variables["add_generation_prompt"]
-        is_off = opens_turn and prompt.template_options.get("enable_thinking") is False
+        is_off = opens_turn and options.get("enable_thinking") is False
         return without_reasoning(self._source, text) if is_off else text
 
     def _variables(
