@@ -41,7 +41,9 @@ class NodeModelAdmin:
         if self._node.draining:
             raise ApiError(ErrorKind.DRAINING, "this node is about to stop and loads nothing", retry_after_s=1)
         try:
-            resident = self._node.residents.order(self._entry(name), pin=pin)
+            entry = self._entry(name)
+            await self._until_gone(entry.id, in_answers=wait)
+            resident = self._node.residents.order(entry, pin=pin)
         except SettingsError as error:
             raise ApiError(ErrorKind.INVALID_REQUEST, str(error), param="model") from error
         life = resident.life
@@ -60,6 +62,14 @@ class NodeModelAdmin:
         resident = self._known(name)
         await self._node.residents.unload(resident.entry.id)
         return resident.status(trio.current_time())
+
+    async def _until_gone(self, model: str, *, in_answers: bool) -> None:
+        """Wait out a life that is ending already; one whose answers still end only for who waits for the load anyway."""
+        resident = self._node.residents.models.get(model)
+        while resident is not None and resident.life is not None:
+            if not resident.is_leaving and not (in_answers and resident.state is ModelState.DRAINING):
+                return
+            await resident.life.ended.wait()
 
     def _failure(self, resident: Resident) -> ApiError:
         # What did not fit now may fit later; a damaged file will not mend itself.

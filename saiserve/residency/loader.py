@@ -138,7 +138,7 @@ class Loader:
         lives = [other.life for other in going if other.life is not None]
         for other in going:
             log.info("%s makes room for %s", other.entry.id, resident.entry.id)
-            other.state = ModelState.DRAINING
+            other.state = self._left_as(other)
             self.evictions += 1
         for life in lives:
             life.end()
@@ -183,11 +183,19 @@ class Loader:
         return ModelState.FAILED if source.failure else ModelState.LOADING
 
     async def _drain(self, resident: Resident) -> None:
-        """Take nothing new and let what runs end."""
-        resident.state = ModelState.DRAINING
+        """Take nothing new and let what runs end; once nobody is in it, who may have it loaded anew waits for that."""
+        if not resident.is_leaving:
+            resident.state = ModelState.DRAINING if resident.uses else self._left_as(resident)
         self.on_change()
-        with trio.move_on_after(resident.settings.drain_s):
-            await resident.until_unused()
+        if resident.state is ModelState.DRAINING:
+            with trio.move_on_after(resident.settings.drain_s):
+                await resident.until_unused()
+            resident.state = self._left_as(resident)
+
+    @staticmethod
+    def _left_as(resident: Resident) -> ModelState:
+        """What a model that nobody is in counts as while its process ends."""
+        return ModelState.LOADABLE if resident.is_on_demand else ModelState.DRAINING
 
     def _failed(self, resident: Resident, error: str, state: ModelState) -> None:
         resident.state, resident.error, resident.is_pinned = state, error, resident.at_start

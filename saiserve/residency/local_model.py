@@ -116,7 +116,7 @@ class LocalModel:
             assert life is not None
             yield Progress(request_id, 0)
             with trio.move_on_after(limits.HEARTBEAT_S):
-                await life.settled.wait()
+                await (life.ended if resident.is_leaving else life.settled).wait()
 
     def _refusal(self, request_id: str, give_up_at: float) -> Refused | None:
         """Why the request cannot wait for the model; None when it can."""
@@ -126,6 +126,8 @@ class LocalModel:
             return Refused(request_id, reason, detail, self.load, retry_after_s=retry_after_s)
 
         name, life = resident.entry.id, resident.life
+        if resident.is_leaving:
+            return self._too_long(refused, give_up_at - now)
         if resident.state is ModelState.DRAINING or (life is not None and life.stop.is_set()):
             return refused(RefusalReason.DRAINING, f"{name} is being unloaded", 1.0)
         if resident.is_coming:

@@ -140,6 +140,11 @@ class Resident:
         return self.state is ModelState.LOADING and not self.at_start and self.engine is None
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether its process is on its way out and nobody is in it: what comes now waits and has it loaded anew."""
+        return self.life is not None and self.state is ModelState.LOADABLE
+
+    @property
     def fraction(self) -> float:
         """How far the present stage is, 0–1; 1 once it serves."""
         if self.state is ModelState.READY:
