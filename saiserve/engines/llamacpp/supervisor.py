@@ -150,8 +150,13 @@ class LlamaEngine:
             self._stop()
 
     async def _live(self, task_status: trio.TaskStatus[LlamaEngine]) -> None:
-        """One process from start to end."""
-        async with open_child(self.model) as child:
+        """One process from start to end; one that cannot be started is one that ended."""
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                child = await stack.enter_async_context(open_child(self.model))
+            except OSError as error:
+                self._end_life(FailureKind.CRASH, f"no engine process could be started: {error.strerror or error}")
+                return
             self._begin(child)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._announce, task_status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -59,6 +60,30 @@ async def test_a_killed_process_fails_what_it_had_accepted_and_comes_back(tiny_s
         assert engine.pid != first_pid
         assert engine.crashes == 1
         assert (await ask(engine, sampling=ENDLESS["sampling"])).finished.completion_tokens == 16
+
+
+async def test_a_process_that_cannot_be_started_again_is_tried_again_later(
+    tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, faults = trio.lowlevel.open_process, [OSError(errno.EAGAIN, "no process to be had")] * 2
+
+    async def open_process(*given: Any, **named: Any) -> trio.Process:
+        if faults:
+            raise faults.pop()
+        return await real(*given, **named)
+
+    async with open_engine(tiny_settings()) as engine:
+        assert engine.pid is not None
+        monkeypatch.setattr(trio.lowlevel, "open_process", open_process)
+        os.kill(engine.pid, signal.SIGKILL)
+        await until(lambda: "no process to be had" in engine.detail)
+        assert (await ask(engine)).refused.reason is RefusalReason.LOADING
+        await until(lambda: engine.state is EngineState.READY, timeout_s=60)
+        assert not faults
+        faults.append(OSError(errno.ENOMEM, "no memory to be had"))
+        with pytest.raises(EngineLoadError, match="no memory to be had"):
+            async with open_engine(tiny_settings()):
+                pass
 
 
 async def test_a_process_that_stops_breathing_is_killed_and_its_requests_hang(tiny_settings: Settings) -> None:
