@@ -91,8 +91,7 @@ def repeated_continuations(newest_first: NDArray[np.int64], limit: int) -> dict[
     ends = np.flatnonzero(newest_first[1:] == newest_first[0]) + 1
     length = 1
     while len(ends):
-        for token in newest_first[ends - 1].tolist():
-            found[token] = length
+        found |= dict.fromkeys(np.unique(newest_first[ends - 1]).tolist(), length)
         if length == limit:
             break
         ends = ends[ends + length < len(newest_first)]
