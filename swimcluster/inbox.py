@@ -212,8 +212,8 @@ class Inbox:
             return
         try:
             if data[:2] == REFUSAL_MAGIC:
-                self.refusals.by_seed(now, pending.destination, split_hello(REFUSAL_MAGIC, data)[0])
-                raise RejectedError("dropped_key")
+                hello, _ = split_hello(REFUSAL_MAGIC, data)
+                raise RejectedError(self.refusals.by_seed(now, pending.destination, hello))
             frame = open_frame(core.keyring, FrameKind.REPLY, data, pending.binding)
             packet = self._decode(frame)
         except DecodeError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from swimcluster.address import Address
 from swimcluster.events import PeerRefused
@@ -17,6 +17,13 @@ TOLD_MAX = 64
 """Refusals told within `QUIET_S`, whatever their number; so many lines a minute at most."""
 
 
+class Difference(NamedTuple):
+    """What two nodes do not have in common: the statistic that counts it, and a sentence with the mend."""
+
+    counter: str
+    reason: str
+
+
 class Refusals:
     """Emits `PeerRefused`, each at most once per `QUIET_S`, and at most `TOLD_MAX` in that time."""
 
@@ -27,9 +34,10 @@ class Refusals:
     def __len__(self) -> int:
         return len(self._told)
 
-    def by_seed(self, now: int, seed: Address, hello: Hello) -> None:
-        """An exchange with `seed` was refused."""
+    def by_seed(self, now: int, seed: Address, hello: Hello) -> str:
+        """An exchange with `seed` was refused; returns the statistic that counts why."""
         self._tell(now, (seed.host, seed.port, hello.cluster), seed, hello)
+        return self._difference(hello).counter
 
     def of_caller(self, now: int, source: Address | None, hello: Hello) -> None:
         """An incoming exchange was refused. Its port is another one each time, so its host alone names it."""
@@ -47,14 +55,16 @@ class Refusals:
                 return
             del self._told[oldest]
         self._told[key] = now
-        self._core.emit(PeerRefused(address, self._difference(hello)))
+        self._core.emit(PeerRefused(address, self._difference(hello).reason))
 
-    def _difference(self, hello: Hello) -> str:
+    def _difference(self, hello: Hello) -> Difference:
         core = self._core
         if hello.version != VERSION:
-            return f"it speaks protocol version {hello.version}, this node {VERSION}: run the same release on both"
+            words = f"it speaks protocol version {hello.version}, this node {VERSION}: run the same release on both"
+            return Difference("dropped_version", words)
         if hello.cluster != core.config.cluster:
-            return f"it is of cluster {hello.cluster!r}, this node of {core.config.cluster!r}: set the same name"
-        theirs = ", ".join(key_id.hex() for key_id in hello.key_ids)
-        ours = ", ".join(key_id.hex() for key_id in core.keyring.ids())
-        return f"its key ids are {theirs}, this node's {ours}: give both one key in common that the sender signs with"
+            words = f"it is of cluster {hello.cluster!r}, this node of {core.config.cluster!r}: set the same name"
+            return Difference("dropped_cluster", words)
+        theirs, ours = (", ".join(key_id.hex() for key_id in ids) for ids in (hello.key_ids, core.keyring.ids()))
+        mend = "give both one secret in common that the sender signs with"
+        return Difference("dropped_key", f"its key ids are {theirs}, this node's {ours}: {mend}")

@@ -23,7 +23,9 @@ from saiserve.engines.messages import (
 )
 from saiserve.peers.messages import COUNT, EMBED, GENERATE, PREFIX, SWIM, PeerCount, PeerEmbed, PeerGenerate
 from saiserve.peers.wire import HEADER_NAME, FrameSealer, PeerRequest, RequestVerifier, WireError
+from swimcluster.address import Address
 from swimcluster.nursery import open_plain_nursery
+from swimcluster.transport.udp_datagrams import readable_address
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +49,8 @@ _encoder = msgspec.msgpack.Encoder()
 class SwimPort(Protocol):
     """Where membership's bytes go; `SwimTransport` is one."""
 
-    async def serve_http(self, kind: bytes, body: bytes) -> bytes | None:
-        """Take one POST; the reply's body, None to answer without one."""
+    async def serve_http(self, kind: bytes, body: bytes, source: Address | None = None) -> bytes | None:
+        """Take one POST of the host `source`; the reply's body, None to answer without one."""
         ...
 
     def body_bytes_max(self, kind: bytes) -> int:
@@ -123,7 +125,7 @@ class PeerPort:
             if body is None:
                 await _plain(send, 413, "too long, too slow, or too many long ones at once")
                 return
-            reply = await self._swim.serve_http(kind, body)
+            reply = await self._swim.serve_http(kind, body, _source(scope))
         finally:
             self.active_swim -= 1
         await _reply(send, 204 if reply is None else 200, reply or b"")
@@ -171,7 +173,8 @@ class PeerPort:
                 nursery.cancel_scope.cancel()
         except WireError as error:
             self.refused += 1
-            self._warnings.warn(f"refused a peer request of {_client(scope)}: {error}")
+            source = _source(scope)
+            self._warnings.warn(f"refused a peer request of {source.host if source else 'an unknown address'}: {error}")
             await _plain(send, 401, str(error))
         finally:
             self.active -= 1
@@ -278,9 +281,9 @@ def _header(scope: Scope, name: bytes) -> bytes:
     return next((bytes(value) for key, value in scope["headers"] if key.lower() == name), b"")
 
 
-def _client(scope: Scope) -> str:
+def _source(scope: Scope) -> Address | None:
     client = scope.get("client")
-    return str(client[0]) if client else "an unknown address"
+    return readable_address((str(client[0]), int(client[1]))) if client else None
 
 
 def _start(status: int, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 A `swimcluster.transport.Transport`. Connections are kept alive, so a probe costs one small request; a failed POST closes
 its connection and counts as a failed send, so the death of a process is felt at the next packet. Messages carry the
-membership's own MACs; nothing is added here. The source of a datagram is not known this way.
+membership's own MACs; nothing is added here. Which host an exchange came from is told on; for a datagram it is not kept.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -17,12 +18,17 @@ from saiserve.peers.connections import Connections, LinkError
 from saiserve.peers.messages import SWIM
 from swimcluster.address import Address
 from swimcluster.errors import ExchangeError
+from swimcluster.line_budget import LineBudget
 from swimcluster.transport import ExchangeHandler
+
+log = logging.getLogger(__name__)
 
 HEADER = b"x-sai-swim"
 DATAGRAM, EXCHANGE = b"datagram", b"exchange"
 DATAGRAM_BYTES_MAX = 1_400
 """The membership's own budget; longer ones are none of its datagrams."""
+NO_MEMBERSHIP = 404
+"""What a node outside any cluster answers; and most programs that are no node."""
 DATAGRAMS_WAITING_MAX = 1_024
 """Datagrams taken but not yet read by the membership; more are dropped, as UDP would."""
 
@@ -50,6 +56,7 @@ class SwimTransport:
         self._exchange_bytes_max = exchange_bytes_max
         self._arrived, self._waiting = trio.open_memory_channel[bytes](DATAGRAMS_WAITING_MAX)
         self._handler: ExchangeHandler | None = None
+        self._lines = LineBudget()
         self.dropped = 0
         """Datagrams that found no room, since the start."""
 
@@ -98,10 +105,10 @@ class SwimTransport:
         finally:
             self._handler = None
 
-    async def serve_http(self, kind: bytes, body: bytes) -> bytes | None:
+    async def serve_http(self, kind: bytes, body: bytes, source: Address | None = None) -> bytes | None:
         """One POST from another node; called by `PeerPort`."""
         if kind == EXCHANGE:
-            return await self._handler(None, body) if self._handler is not None else None
+            return await self._handler(source, body) if self._handler is not None else None
         if kind == DATAGRAM and self._handler is not None and len(body) <= DATAGRAM_BYTES_MAX:
             try:
                 self._arrived.send_nowait(body)
@@ -115,7 +122,16 @@ class SwimTransport:
                 head = await link.request("POST", SWIM, [(HEADER, kind)], data)
                 body = await link.body(self._exchange_bytes_max)
                 if head.status not in (200, 204):
+                    self._tell_of_a_stranger(destination, head.status)
                     raise ExchangeError(f"{destination} answered {head.status}")
                 return body if head.status == 200 else None
         except LinkError as error:
             raise ExchangeError(str(error)) from error
+
+    def _tell_of_a_stranger(self, destination: Address, status: int) -> None:
+        """Say that whoever listens there is no member of any cluster, which the membership sees as silence."""
+        suffix = self._lines.take(NO_MEMBERSHIP) if status == NO_MEMBERSHIP else None
+        if suffix is not None:
+            log.warning(
+                "%s takes no membership: it is a node without CLUSTER_SECRET, or no node at all%s", destination, suffix
+            )

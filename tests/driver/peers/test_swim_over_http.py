@@ -18,6 +18,7 @@ from saiserve.peers.swim_transport import DATAGRAMS_WAITING_MAX, SwimTransport
 from swimcluster import Config, MemberState, open_cluster
 from swimcluster.address import Address
 from swimcluster.errors import ExchangeError
+from swimcluster.line_budget import LINES_PER_WINDOW
 
 KEY = b"a key of sixteen bytes or more"
 
@@ -37,7 +38,8 @@ async def http_transport() -> AsyncIterator[tuple[SwimTransport, PeerPort]]:
 
 
 async def echo(source: Address | None, data: bytes) -> bytes | None:
-    assert source is None
+    assert source is not None
+    assert source.host == "127.0.0.1"
     return None if data == b"silence" else data[::-1]
 
 
@@ -65,6 +67,18 @@ async def test_a_dead_member_is_a_failed_send_and_a_failed_exchange() -> None:
         with pytest.raises(ExchangeError):
             await one.exchange(nobody, b"x")
         assert one._connections.open == one._connections.idle == 0
+
+
+async def test_a_program_without_membership_is_named_in_the_log_and_not_at_each_attempt(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with http_transport() as (one, _), http_server(not_found) as (address, _):
+        for _ in range(2 * LINES_PER_WINDOW):
+            with pytest.raises(ExchangeError, match="404"):
+                await one.exchange(address, b"x")
+    told = [r.getMessage() for r in caplog.records if f"{address} takes no membership" in r.getMessage()]
+    assert len(told) == LINES_PER_WINDOW
+    assert "CLUSTER_SECRET" in told[0]
 
 
 async def test_a_member_that_stops_in_between_is_a_failed_send() -> None:

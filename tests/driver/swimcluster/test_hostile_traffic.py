@@ -146,7 +146,7 @@ async def test_a_node_with_another_key_or_none_is_counted_told_and_let_in_by_nob
             assert counted(a, ["dropped_key"]) == stranger.statistics().exchanges_started > 2
             await settled(stranger, ["dropped_key"], 3)
         told = [
-            record.getMessage() for record in caplog.records if "give both one key in common" in record.getMessage()
+            record.getMessage() for record in caplog.records if "give both one secret in common" in record.getMessage()
         ]
         assert any(line.startswith(f"{seed}: ") for line in told)  # the stranger's side, once a minute
         assert any(not line.startswith(f"{seed}: ") for line in told)

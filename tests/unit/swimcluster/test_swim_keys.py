@@ -18,6 +18,7 @@ from swimcluster.refusals import TOLD_MAX
 from tests.fakes.swim_bench import KEY, Bench, S, address, machine
 
 OTHER_KEY = b"another sixteen bytes"
+COUNTERS = {"dropped_key", "dropped_cluster", "dropped_version", "dropped_mac"}
 
 
 def test_a_ring_that_remembers_verifies_with_keys_beyond_the_number_it_may_hold_and_signs_as_before():
@@ -124,7 +125,9 @@ def test_a_mismatch_is_named_on_both_sides_and_changes_nothing(settings, fault, 
     assert fault in here.reason
     assert "cluster 'default'" in there.reason or "key ids" in there.reason
     assert there.address == address(1)
-    assert getattr(bench.machines[1].statistics(), counter) >= 1
+    for port in (1, 9):
+        assert getattr(bench.machines[port].statistics(), counter) >= 1
+        assert sum(getattr(bench.machines[port].statistics(), name) for name in COUNTERS - {counter}) == 0
     assert bench.views()[0] == ["a", "b"]
 
 
@@ -146,6 +149,7 @@ def test_another_protocol_version_is_refused_with_a_reason():
         a.exchange_replied(bench.now + 61 * S, number, b"sr" + bytes((version,)) + refusal[3:])
     reasons = [event.reason for event in a.events() if isinstance(event, PeerRefused)]
     assert any("version 9" in reason for reason in reasons)
+    assert a.statistics().dropped_version == 3
 
 
 def _own_exchange(bench: Bench) -> int:
