@@ -9,17 +9,19 @@ import pytest
 import trio
 from memory_clusters import KEY
 
+from saiserve.bench.ports import free_port
 from swimcluster import Address, Config, ConfigError, JoinAttemptFailed, JoinStatus, MemberJoined, open_cluster
 from swimcluster import advertise as advertising
 from swimcluster.advertise import advertised_address
 from swimcluster.event_log import EventLog
 from swimcluster.line_budget import LINES_PER_WINDOW, WINDOW_S
+from tests.fakes.patience import PATIENT, WAIT_S
 
 ANYWHERE = Address("127.0.0.1", 0)
 
 
 def config(name: str, **settings: Any) -> Config:
-    return Config.local(**{"name": name, "bind": ANYWHERE, "keys": [KEY], **settings})
+    return Config.local(**{"name": name, "bind": ANYWHERE, "keys": [KEY], **PATIENT, **settings})
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0:0", "[::]:0"])
@@ -28,7 +30,7 @@ async def test_an_unspecified_address_is_bound_but_never_told(bind: str) -> None
     async with open_cluster(config("a", bind=Address(host.strip("[]"), int(port)))) as a:
         assert not a.local.address.is_unspecified
         async with open_cluster(config("b", seeds=[a.local.address])) as b:
-            with trio.fail_after(10):
+            with trio.fail_after(WAIT_S):
                 await b.wait_for(lambda members: len(members) == 2)
             assert b.members[0].address == a.local.address
 
@@ -51,7 +53,7 @@ async def test_ipv6_nodes_meet_and_write_their_addresses_with_brackets() -> None
         open_cluster(config("a", bind=Address("::1", 0))) as a,
         open_cluster(config("b", bind=Address("::1", 0), seeds=[str(a.local.address)])) as b,
     ):
-        with trio.fail_after(10):
+        with trio.fail_after(WAIT_S):
             await b.wait_for(lambda members: len(members) == 2)
         assert str(b.members[0].address).startswith("[::1]:")
 
@@ -67,16 +69,19 @@ async def test_a_seed_that_accepts_and_never_answers_delays_the_start_by_seconds
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener:
         silent = Address("127.0.0.1", listener.socket.getsockname()[1])
-        with trio.fail_after(6):
-            async with open_cluster(config("a", seeds=[silent], exchange_timeout_s=10.0)) as a:
+        with trio.fail_after(WAIT_S):
+            async with open_cluster(config("a", seeds=[silent], exchange_timeout_s=2 * WAIT_S)) as a:
                 assert a.join_status is JoinStatus.JOINING
                 assert [member.name for member in a.members] == ["a"]
 
 
 async def test_an_unknown_seed_name_is_tried_again_and_told(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "swimcluster")
-    with trio.fail_after(30):
-        async with open_cluster(config("a", seeds=["seed.invalid:1"])) as a, a.subscribe() as events:
+    with trio.fail_after(WAIT_S):
+        async with (
+            open_cluster(config("a", seeds=["seed.invalid:1"], exchange_timeout_s=1.0)) as a,
+            a.subscribe() as events,
+        ):
             rounds = 0
             while rounds < 2:
                 rounds += isinstance(await anext(events), JoinAttemptFailed)
@@ -84,11 +89,9 @@ async def test_an_unknown_seed_name_is_tried_again_and_told(caplog: pytest.LogCa
 
 
 async def test_a_node_that_is_its_own_only_seed_is_a_first_node_at_once() -> None:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    free = Address("127.0.0.1", listener.socket.getsockname()[1])
-    await listener.aclose()
-    with trio.fail_after(2):
-        async with open_cluster(config("a", bind=free, seeds=[free])) as a:
+    free = Address("127.0.0.1", free_port())
+    with trio.fail_after(WAIT_S):
+        async with open_cluster(config("a", bind=free, seeds=[free]), join_wait_s=2 * WAIT_S) as a:
             assert a.join_status is JoinStatus.JOINED
 
 

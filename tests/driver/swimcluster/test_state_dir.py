@@ -19,11 +19,6 @@ from swimcluster.snapshot import load_snapshot, store_snapshot
 from swimcluster.state_file import next_epoch, snapshot_path
 
 
-@pytest.fixture(autouse=True)
-def a_disk_may_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_file, "FINAL_WRITE_S", 60.0)
-
-
 @asynccontextmanager
 async def member(
     network: MemoryNetwork, name: str, *seeds: str, state_dir: Path | None = None
@@ -41,21 +36,18 @@ async def test_what_the_disk_remembers_brings_a_member_back_without_seeds(tmp_pa
     path = snapshot_path(tmp_path, "default", "b")
     async with member(network, "a") as a:
         async with member(network, "b", "a", state_dir=tmp_path) as b:
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 await b.wait_for(lambda members: len(members) == 2)
             first = b.local
         snapshot, _ = load_snapshot(path)
         assert snapshot.epoch == first.epoch
         assert [known.name for known in snapshot.addresses] == ["a"]
         async with member(network, "b", state_dir=tmp_path) as b:
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 await b.wait_for(lambda members: len(members) == 2)
-                await a.wait_for(lambda members: len(members) == 2)
+                await a.wait_for(lambda members: [m.state for m in members] == [MemberState.ALIVE] * 2)
             assert b.local.epoch > first.epoch
             assert b.local.instance != first.instance
-            found = a.member("b")
-            assert found is not None
-            assert found.state is MemberState.ALIVE
 
 
 async def test_a_write_that_hung_never_lands_on_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +69,7 @@ async def test_a_write_that_hung_never_lands_on_a_newer_one(tmp_path: Path, monk
     network = MemoryNetwork()
     path = snapshot_path(tmp_path, "default", "b")
     async with member(network, "a"), member(network, "b", "a", state_dir=tmp_path) as b:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await b.wait_for(lambda members: len(members) == 2)
     hangs.set()
     assert await trio.to_thread.run_sync(ended.wait, 60)
@@ -99,7 +91,7 @@ async def test_an_unreadable_state_file_is_an_event_and_the_member_starts_afresh
     path = snapshot_path(tmp_path, "default", "a")
     path.write_bytes(b"\0" * 100)
     async with member(MemoryNetwork(), "a", state_dir=tmp_path) as a, a.subscribe() as events:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             assert isinstance(await anext(events), Snapshot)
             fault = await anext(events)
         assert isinstance(fault, SnapshotFault)
@@ -111,11 +103,11 @@ async def test_a_state_folder_that_cannot_be_written_is_an_event_and_never_fatal
     (tmp_path / "file").write_text("not a folder")
     network = MemoryNetwork()
     async with member(network, "a", state_dir=tmp_path / "file") as a, a.subscribe() as events:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             while not isinstance(await anext(events), SnapshotFault):
                 pass
         async with member(network, "b", "a"):
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 await a.wait_for(lambda members: len(members) == 2)
 
 

@@ -26,6 +26,7 @@ from swimcluster import (
     NameInUseError,
     PayloadTooLargeError,
     Snapshot,
+    UserMessage,
 )
 from swimcluster.dump_file import decode_dump
 from swimcluster.prometheus_text import prometheus_text
@@ -34,19 +35,28 @@ from swimcluster.rotation import KeyRotation
 from swimcluster.thread_face import ThreadedKeyRotation
 from swimcluster.threaded import AsyncioCluster, ThreadedCluster, open_asyncio_cluster, open_cluster
 from swimcluster.transport.udp_datagrams import UdpCounters
+from tests.fakes.patience import PATIENT, WAIT_S
 
 ANYWHERE = Address("127.0.0.1", 0)
 
 
 def config(name: str, *seeds: Address, **overrides: Any) -> Config:
-    return Config.local(name=name, bind=ANYWHERE, seeds=seeds, insecure=True, **overrides)
+    return Config.local(name=name, bind=ANYWHERE, seeds=seeds, insecure=True, **PATIENT | overrides)
+
+
+def wait_until(claim: Callable[[], object]) -> None:
+    """Wait for what another thread does."""
+    deadline = time.monotonic() + WAIT_S
+    while not claim():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def in_asyncio(body: Callable[[], Awaitable[None]]) -> None:
     """Run a coroutine on asyncio in a thread of its own, as the tests themselves run on trio or plainly."""
 
     async def main() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(2 * WAIT_S):
             await body()
 
     asyncio.run(main())
@@ -57,27 +67,27 @@ def test_threads_join_wait_ask_and_read_events() -> None:
         return threading.current_thread().name.encode() and payload.upper()
 
     with open_cluster(config("a"), on_request=shout) as a, a.subscribe() as events:
-        assert isinstance(events.get(timeout_s=5), Snapshot)
+        assert isinstance(events.get(timeout_s=WAIT_S), Snapshot)
         with pytest.raises(TimeoutError):
             events.get(timeout_s=0.05)
         with open_cluster(config("b", a.local.address), metadata=b"of b") as b:
-            assert [member.name for member in b.wait_for(lambda found: len(found) == 2, timeout_s=10)] == ["a", "b"]
-            joined = events.get(timeout_s=10)
+            assert [member.name for member in b.wait_for(lambda found: len(found) == 2, timeout_s=WAIT_S)] == ["a", "b"]
+            joined = events.get(timeout_s=WAIT_S)
             assert isinstance(joined, MemberJoined)
             assert joined.member.metadata == b"of b"
-            assert b.request("a", b"question", timeout_s=10) == b"QUESTION"
+            assert b.request("a", b"question", timeout_s=WAIT_S) == b"QUESTION"
             with pytest.raises(ExchangeError):
-                b.request("nobody", b"?", timeout_s=10)
+                b.request("nobody", b"?", timeout_s=WAIT_S)
             with pytest.raises(PayloadTooLargeError):
                 b.set_metadata(b"x" * 513)
             b.set_metadata(b"new")
-            while not isinstance(event := events.get(timeout_s=10), MetadataChanged):
+            while not isinstance(event := events.get(timeout_s=WAIT_S), MetadataChanged):
                 pass
             assert event.member.metadata == b"new"
             with pytest.raises(TimeoutError):
                 b.wait_for(lambda found: len(found) == 9, timeout_s=0.05)
             assert a.statistics().members_live == 2
-        a.wait_for(lambda found: len(found) == 1, timeout_s=10)
+        a.wait_for(lambda found: len(found) == 1, timeout_s=WAIT_S)
     for use in (lambda: a.members, lambda: a.wait_for(lambda found: True), a.subscribe):
         with pytest.raises(ClosedError):
             use()
@@ -144,19 +154,19 @@ def test_iteration_in_a_thread_ends_when_the_cluster_closes() -> None:
         events = a.subscribe()
         thread = threading.Thread(target=lambda: seen.extend(events))
         thread.start()
-        time.sleep(0.1)
-    thread.join(10)
+        wait_until(lambda: seen)
+    thread.join(WAIT_S)
     assert not thread.is_alive()
     assert isinstance(seen[0], Snapshot)
 
 
 def test_a_held_name_is_raised_by_open_cluster_in_the_programs_own_thread() -> None:
     with open_cluster(config("a")) as a, open_cluster(config("b", a.local.address)) as b:
-        b.wait_for(lambda found: len(found) == 2, timeout_s=10)
+        b.wait_for(lambda found: len(found) == 2, timeout_s=WAIT_S)
         with pytest.raises(NameInUseError, match="'b'"), open_cluster(config("b", a.local.address), join_wait_s=30):
             pytest.fail("the body must not begin")
         with pytest.raises(JoinError):
-            b.join([Address("127.0.0.1", 9)], timeout_s=30)
+            b.join([Address("127.0.0.1", 9)], timeout_s=WAIT_S)
         with pytest.raises(TimeoutError, match=r"timeout_s = 0\.05"):
             b.wait_for(lambda found: len(found) == 3, timeout_s=0.05)
         assert repr(b) == "<ThreadedCluster member 'b'>"
@@ -194,21 +204,24 @@ def test_asyncio_joins_waits_asks_and_reads_events() -> None:
 def test_a_reader_cancelled_again_and_again_misses_nothing() -> None:
     async def body() -> None:
         async with open_asyncio_cluster(config("a")) as a, open_asyncio_cluster(config("b", a.local.address)) as b:
-            await b.wait_for(lambda found: len(found) == 2)
+            for cluster in (a, b):  # a member lists another once that one has answered it
+                await cluster.wait_for(lambda found: len(found) == 2)
             async with b.subscribe() as events:
                 await anext(events)
-                heard = b""
-                for number in range(30):
-                    a.send("b", b"%02d" % number)
-                deadline = time.monotonic() + 20
-                while heard.count(b",") < 30 and time.monotonic() < deadline:
+                sent = [b"%02d" % number for number in range(30)]
+                for payload in sent:
+                    a.send("b", payload)
+                heard: list[bytes] = []
+                deadline = time.monotonic() + WAIT_S
+                while len(heard) < len(sent) and time.monotonic() < deadline:
                     try:
                         async with asyncio.timeout(0.0005):
-                            heard += getattr(await anext(events), "payload", b"") + b","
+                            event = await anext(events)
                     except TimeoutError:
                         continue
-                numbers = [part for part in heard.split(b",") if part]
-                assert numbers == [b"%02d" % number for number in range(30)]
+                    if isinstance(event, UserMessage):
+                        heard.append(event.payload)
+                assert heard == sent
 
     in_asyncio(body)
 

@@ -14,55 +14,70 @@ from typing import Any
 import pytest
 import trio
 
-from swimcluster import Address, ClosedError, Config, ExchangeError
+from swimcluster import Address, ClosedError, Config
 from swimcluster.threaded import open_asyncio_cluster, open_cluster
+from tests.fakes.patience import PATIENT, WAIT_S
 
 ANYWHERE = Address("127.0.0.1", 0)
 
 
 def config(name: str, *seeds: Address, **overrides: Any) -> Config:
-    return Config.local(name=name, bind=ANYWHERE, seeds=seeds, insecure=True, **overrides)
+    return Config.local(name=name, bind=ANYWHERE, seeds=seeds, insecure=True, **PATIENT | overrides)
 
 
 def runs(name: str) -> bool:
-    """Whether the thread of a member still runs a second later."""
+    """Whether the thread of a member does not come to its end."""
     for thread in threading.enumerate():
         if thread.name == f"swimcluster {name}":
-            thread.join(1)
+            thread.join(WAIT_S)
             return thread.is_alive()
     return False
 
 
+HANDLERS_AT_ONCE = 8
+FOREVER_S = 120.0
+"""A wait that would outlast what is waited for here."""
+
+
 @pytest.fixture
-def silent_seed() -> Iterator[Address]:
-    """A seed that accepts and says nothing: opening waits for it."""
+def silent_seed() -> Iterator[socket.socket]:
+    """A seed that says nothing to whom it accepts: opening waits for it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        yield Address(*server.getsockname()[:2])
+        yield server
 
 
-def test_ctrl_c_while_a_cluster_is_opened_leaves_no_member_behind(silent_seed: Address) -> None:
+def test_ctrl_c_while_a_cluster_is_opened_leaves_no_member_behind(silent_seed: socket.socket) -> None:
+    callers: list[socket.socket] = []
+
     def interrupt() -> None:
-        time.sleep(0.3)
+        callers.append(silent_seed.accept()[0])  # from here on it is being opened, and waits
         os.kill(os.getpid(), signal.SIGINT)
 
-    settings = config("a", silent_seed, exchange_timeout_s=10)
-    threading.Thread(target=interrupt).start()
+    settings = config("a", Address(*silent_seed.getsockname()), exchange_timeout_s=FOREVER_S)
+    interrupter = threading.Thread(target=interrupt)
     began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), open_cluster(settings, join_wait_s=30):
-        pytest.fail("it was opened")
-    assert time.monotonic() - began < 8
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - nothing may come between
+        interrupter.start()
+        with open_cluster(settings, join_wait_s=FOREVER_S):
+            pytest.fail("it was opened")
+    assert time.monotonic() - began < FOREVER_S / 2
     assert not runs("a")
+    interrupter.join(WAIT_S)
+    for caller in callers:
+        caller.close()
 
 
-def test_a_cancelled_asyncio_opening_leaves_no_member_behind(silent_seed: Address) -> None:
-    settings = config("b", silent_seed, exchange_timeout_s=10)
+def test_a_cancelled_asyncio_opening_leaves_no_member_behind(silent_seed: socket.socket) -> None:
+    settings = config("b", Address(*silent_seed.getsockname()), exchange_timeout_s=FOREVER_S)
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3), open_asyncio_cluster(settings, join_wait_s=30):
+            async with asyncio.timeout(0.3), open_asyncio_cluster(settings, join_wait_s=FOREVER_S):
                 pytest.fail("it was opened")
 
+    began = time.monotonic()
     asyncio.run(main())
+    assert time.monotonic() - began < FOREVER_S / 2
     assert not runs("b")
 
 
@@ -88,7 +103,7 @@ def test_calls_from_other_threads_while_it_closes_get_an_error_and_do_not_end_tr
     time.sleep(0.01)
     is_over = True
     for thread in threads:
-        thread.join(10)
+        thread.join(WAIT_S)
         assert not thread.is_alive()
     assert odd == []
 
@@ -97,7 +112,7 @@ def test_after_a_fork_the_child_is_told_and_may_leave_the_body() -> None:
     with open_cluster(config("d")) as cluster:
         child = os.fork()
         if child == 0:
-            signal.alarm(10)  # it would hang without the check
+            signal.alarm(60)  # it would hang without the check
             status = 1
             try:
                 cluster.members  # noqa: B018
@@ -115,24 +130,22 @@ def test_after_a_fork_the_child_is_told_and_may_leave_the_body() -> None:
 
 def test_handlers_that_hang_leave_threads_for_the_disk_and_the_resolver() -> None:
     release = threading.Event()
+    hanging = threading.Semaphore(0)
 
     def hang(sender: str, payload: bytes) -> bytes:
-        release.wait(30)
-        return b""
+        hanging.release()
+        release.wait(WAIT_S)
+        return b"at last"
 
     with open_cluster(config("e"), on_request=hang) as e, open_cluster(config("f", e.local.address)) as f:
-        f.wait_for(lambda members: len(members) == 2, timeout_s=10)
-
-        def ask() -> None:
-            with pytest.raises(ExchangeError):
-                f.request("e", b"?", timeout_s=20)
-
-        threads = [threading.Thread(target=ask) for _ in range(8)]
+        f.wait_for(lambda members: len(members) == 2, timeout_s=WAIT_S)
+        threads = [threading.Thread(target=f.request, args=("e", b"?")) for _ in range(HANDLERS_AT_ONCE)]
         for thread in threads:
             thread.start()
-        time.sleep(0.5)
+        for _ in threads:
+            assert hanging.acquire(timeout=WAIT_S)
         borrowed = e._thread.ask(lambda _: trio.to_thread.current_default_thread_limiter().borrowed_tokens)
+        release.set()
         for thread in threads:
             thread.join()
-        release.set()
         assert borrowed == 0
