@@ -13,6 +13,8 @@ from typing import Any
 
 import trio
 
+from tests.fakes.patience import WAIT_S
+
 PROGRAM = Path(__file__).with_name("member_program.py")
 OVER_HTTP = Path(__file__).with_name("http_member_program.py")
 ROOT = Path(__file__).parents[3]
@@ -61,7 +63,14 @@ class Node:
         self.history.clear()
         self.times.clear()
 
-    async def sees(self, claim: Callable[[View], bool], within_s: float) -> float:
+    async def says(self, text: str) -> None:
+        """Wait until the process has written `text` to its stderr, which may be read after its end."""
+        with trio.move_on_after(WAIT_S):
+            while text not in self.errors.decode():
+                await trio.sleep(0.05)
+        assert text in self.errors.decode(), self.errors
+
+    async def sees(self, claim: Callable[[View], bool], within_s: float = WAIT_S) -> float:
         """Wait until the view satisfies `claim`; returns the seconds it took."""
         started = time.monotonic()
         with trio.move_on_after(within_s):
@@ -132,7 +141,7 @@ async def with_nodes(body: Callable[[Nodes], Any]) -> None:
     async with trio.open_nursery() as nursery:
         nodes = Nodes(nursery)
         try:
-            with trio.fail_after(90):
+            with trio.fail_after(10 * WAIT_S):
                 await body(nodes)
         finally:
             await nodes.close()

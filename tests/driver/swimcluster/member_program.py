@@ -10,6 +10,7 @@ import telling
 import trio
 
 from swimcluster import Config, NameInUseError, open_cluster, parse_address
+from tests.fakes.patience import PATIENT
 
 
 async def main() -> None:
@@ -21,6 +22,7 @@ async def main() -> None:
         seeds=settings.get("seeds", []),
         keys=[settings["key"].encode()],
         state_dir=Path(settings["state_dir"]) if "state_dir" in settings else None,
+        **(PATIENT if "patient" in settings else {}),
     )
 
     try:
