@@ -36,6 +36,8 @@ class Node:
         """Every view told so far, oldest first."""
         self.times: list[float] = []
         """When each was told, on the machine's monotonic clock."""
+        self.is_put_to_sleep = False
+        """Whether a test stops this process on purpose."""
         self._told = trio.Event()
 
     async def read(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -51,7 +53,9 @@ class Node:
                 self.history.append(self.view)
                 self.times.append(told["at"])
                 self._told.set()
-                self._told = trio.Event()
+                self.is_put_to_sleep = False
+        """Whether a test stops this process on purpose."""
+        self._told = trio.Event()
 
     async def read_errors(self) -> None:
         assert self.process.stderr is not None
