@@ -7,6 +7,7 @@ may take a second, so the worker does it on a thread.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,10 @@ WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
 """Between JSON tokens; bounded, because a small model can go on with blanks for ever."""
 
 REASON_CHARACTERS_MAX = 400
+INTERNALS = re.compile(r"<(?:backtrace|non-verbose/)>.*", re.DOTALL)
+"""What llguidance says of itself behind its reason."""
+NO_TEXT = "NoExtensionBias"
+"""Its word for a grammar in which nothing can come next."""
 SPECIAL_PREFIX = b"\xff"
 """Tells llguidance that a token is never part of text. Control tokens get it, so that no text of a schema can ask for
 one; tokens a model's makers added as text (`<tool_call>` in Qwen's vocabulary, `<table>` in Gemma's) are text."""
@@ -71,7 +76,7 @@ class Matcher:
             ConstraintBroken: a work limit was hit.
         """
         self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
-        self._check()
+        _check(self._matcher)
         np.invert(self._words, out=self._words)
         forbidden = np.unpackbits(self._words.view(np.uint8), count=self._size, bitorder="little").view(np.bool_)
         if np.count_nonzero(forbidden) == self._size - 1:
@@ -98,16 +103,12 @@ class Matcher:
             ConstraintBroken: it does not fit or a work limit was hit.
         """
         self._matcher.consume_token(token)
-        self._check()
+        _check(self._matcher)
 
     @property
     def is_complete(self) -> bool:
         """Whether nothing may follow."""
         return bool(self._matcher.is_stopped())
-
-    def _check(self) -> None:
-        if self._matcher.is_error():
-            raise ConstraintBroken(f"the constraint cannot be followed further: {_reason(self._matcher)}")
 
 
 class ConstraintCompiler:
@@ -161,11 +162,10 @@ class ConstraintCompiler:
         if matcher.is_complete:
             return
         try:
-            forbidden = matcher.forbidden()
+            if matcher.forbidden().all():
+                raise ConstraintError("no token of this vocabulary can be the next one")
         except ConstraintBroken as error:
-            raise ConstraintError(f"no text can begin as it wants: {error}") from error
-        if forbidden.all():
-            raise ConstraintError("no text of this vocabulary can follow it")
+            raise ConstraintError(f"no answer can begin as it wants: {error}") from error
 
     def _build_tokenizer(self) -> llguidance.LLTokenizer:
         vocabulary = self._vocabulary
@@ -246,6 +246,12 @@ def _depth(value: Any) -> int:
     return deepest
 
 
+def _check(matcher: llguidance.LLMatcher) -> None:
+    if matcher.is_error():
+        raise ConstraintBroken(f"the constraint cannot be followed further: {_reason(matcher)}")
+
+
 def _reason(matcher: llguidance.LLMatcher) -> str:
-    text = " ".join(str(matcher.get_error()).split())
+    told = INTERNALS.sub("", str(matcher.get_error())).replace(NO_TEXT, "no text can follow")
+    text = " ".join(told.split())
     return text[:REASON_CHARACTERS_MAX] or "llguidance gave no reason"
