@@ -21,7 +21,9 @@ FILL_WORDS = {"smol": 3500, "gemma": 3900}
 PARKED_WORDS = {"smol": 870, "gemma": 970}
 """Of one of 1,000."""
 HOT_TOKENS = 2_048
-"""Idle tokens that stay in the KV cache (the engine's default); more parks the oldest."""
+"""Idle tokens that stay in the KV cache at most (the engine's default); more parks the oldest."""
+PARKED_S = 1.0
+"""Time in which what is to be parked is; what is to be hot comes back at once, because it rests half a second at most."""
 
 
 async def gap(model: str, scale: Scale) -> list[Row]:
@@ -120,13 +122,14 @@ async def parked(model: str, scale: Scale) -> list[Row]:
 
 
 async def _come_back(client: Client, model: str, seed: object, elsewhere: int) -> tuple[float, Reply]:
-    """Time to first token of a conversation's second turn, after `elsewhere` tokens of other conversations."""
+    """Time to first token of a conversation's second turn, after `elsewhere` tokens of other conversations; at once if 0."""
     messages = user(PARKED_WORDS[model], seed)
     reply = await client.chat(messages, 8)
     others = 0
     while others < elsewhere:
         others += (await client.chat(user(PARKED_WORDS[model], "other", seed, others), 1)).prompt_tokens
-    await trio.sleep(1.0)
+    if elsewhere:
+        await trio.sleep(PARKED_S)
     messages = [*messages, {"role": "assistant", "content": reply.text}, {"role": "user", "content": text(5, seed)}]
     started = time.perf_counter()
     reply = await client.chat(messages, 2)

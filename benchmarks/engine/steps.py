@@ -19,7 +19,7 @@ SHARES = {"smol": 0.03, "gemma": 0.08}
 """Bounds on the share by vocabulary: 49k, 262k."""
 USUAL = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "seed": 7}
 REPORT_S = 0.3
-"""Engines report their counters this often and a bit."""
+"""Longer than a busy engine takes to report its counters."""
 SCHEMA = {
     "type": "object",
     "properties": {
