@@ -85,7 +85,7 @@ ENGINE_QUEUE_MAX: Final = 256
 ENGINE_MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 """One message on the engine's socket."""
 HEARTBEAT_S: Final = 1.0
-"""An idle engine reports at least this often; a busy one after each step."""
+"""An idle engine reports at least this often; a busy one after its steps, every tenth of a second at most."""
 HEARTBEAT_LOST_S: Final = 60.0
 """Silence after which an engine process counts as hung and is killed (a step may be long on a slow machine)."""
 ENGINE_STEP_S: Final = 20.0

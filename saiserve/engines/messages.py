@@ -47,7 +47,7 @@ class RefusalReason(enum.StrEnum):
 
 
 class FailureKind(enum.StrEnum):
-    """How an accepted request came to a bad end."""
+    """How a request came to a bad end."""
 
     CRASH = "crash"
     """The engine process died under it: the request is a suspect."""
@@ -244,7 +244,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag="finished"):
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """An accepted request ended badly."""
+    """A request ended badly: an accepted one, or one whose engine died while it read it."""
 
     id: str
     kind: FailureKind
