@@ -112,9 +112,9 @@ async def inject_requests(relay: Relay, requests: list[bytes]) -> None:
     for request in requests:
         stream = await trio.open_tcp_stream(HOST, relay.behind)
         async with stream:
+            await stream.send_all(request)
+            await stream.send_eof()
             with trio.move_on_after(0.3):  # the node keeps its connections open
-                await stream.send_all(request)
-                await stream.send_eof()
                 while await stream.receive_some():
                     pass
 
