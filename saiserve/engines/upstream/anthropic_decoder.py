@@ -15,7 +15,8 @@ from saiserve.chat.events import AnswerEvent, ChoiceFinished, ReasoningDelta, St
 from saiserve.engines.upstream.calls import CallOrder
 from saiserve.engines.upstream.faults import UpstreamFault, in_stream
 from saiserve.engines.upstream.names import ToolNames
-from saiserve.engines.upstream.openai_decoder import count_of, decode, text_of
+from saiserve.engines.upstream.openai_decoder import decode
+from saiserve.engines.upstream.shapes import count_of, table_of, text_of
 from saiserve.engines.upstream.sse import SseEvent
 from saiserve.errors import ErrorKind
 
@@ -77,7 +78,7 @@ class MessageDecoder:
         self._count(message.get("usage"))
         events: list[AnswerEvent] = []
         for index, given in enumerate(message["content"]):
-            block = _table(given)
+            block = table_of(given)
             if block.get("type") in ("text", "thinking"):
                 delta = {"type": f"{block['type']}_delta", block["type"]: block.get(block["type"])}
                 events += self._delta(index, delta)
@@ -106,16 +107,16 @@ class MessageDecoder:
                 message = body.get("message")
                 self._count(message.get("usage") if isinstance(message, dict) else None)
             case "content_block_start":
-                events = self._open(_index(body), _table(body.get("content_block")))
+                events = self._open(_index(body), table_of(body.get("content_block")))
                 self.has_begun = True
             case "content_block_delta":
-                events = self._delta(_index(body), _table(body.get("delta")))
+                events = self._delta(_index(body), table_of(body.get("delta")))
                 self.has_begun = True
             case "content_block_stop":
                 events = self._close(_index(body))
             case "message_delta":
                 self._count(body.get("usage"))
-                self._end(_table(body.get("delta")))
+                self._end(table_of(body.get("delta")))
                 self.has_begun = True
             case "message_stop":
                 self.is_done = True
@@ -178,7 +179,3 @@ class MessageDecoder:
 def _index(body: dict[str, Any]) -> int:
     index = body.get("index")
     return index if isinstance(index, int) else 0
-
-
-def _table(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from saiserve.engines.messages import RefusalReason, Refused
+from saiserve.engines.upstream.shapes import count_of
 from saiserve.errors import ApiError, ErrorKind
 
 MESSAGE_CHARACTERS_MAX: Final = 2_000
@@ -78,7 +79,7 @@ def error_of(parsed: Any) -> Said:
         return Said("", "")
     message = inner.get("message") or inner.get("detail") or ""
     words = " ".join(str(inner.get(name) or "") for name in ("type", "code"))
-    numbers = (_count(inner.get("n_prompt_tokens")), _count(inner.get("n_ctx")))
+    numbers = (count_of(inner.get("n_prompt_tokens")), count_of(inner.get("n_ctx")))
     return Said(str(message)[:MESSAGE_CHARACTERS_MAX], words.lower()[:200], numbers)
 
 
@@ -166,9 +167,5 @@ def overflow_numbers(said: Said) -> tuple[int, int]:
     for pattern, (prompt, context) in _OVERFLOW_NUMBERS:
         found = pattern.search(said.message)
         if found is not None:
-            return _count(int(found.group(prompt)[:12])), _count(int(found.group(context)[:12]))
+            return count_of(int(found.group(prompt)[:12])), count_of(int(found.group(context)[:12]))
     return 0, 0
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else 0

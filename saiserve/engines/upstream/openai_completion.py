@@ -10,8 +10,9 @@ from typing import Any
 from saiserve.chat.events import AnswerEvent, TextDelta
 from saiserve.chat.request import GenerationRequest
 from saiserve.engines.messages import TokenLogprob
-from saiserve.engines.upstream.openai_decoder import FINISH_KINDS, UNKNOWN_TOKEN, ChatDecoder, number_of, text_of
+from saiserve.engines.upstream.openai_decoder import FINISH_KINDS, UNKNOWN_TOKEN, ChatDecoder
 from saiserve.engines.upstream.raw import given, with_fields
+from saiserve.engines.upstream.shapes import number_of, text_of
 from saiserve.engines.upstream.targets import TargetModel
 
 

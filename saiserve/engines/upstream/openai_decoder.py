@@ -17,6 +17,7 @@ from saiserve.engines.messages import TokenLogprob
 from saiserve.engines.upstream.calls import CallOrder
 from saiserve.engines.upstream.faults import UpstreamFault, in_stream
 from saiserve.engines.upstream.names import ToolNames
+from saiserve.engines.upstream.shapes import count_of, list_of, number_of, table_of, text_of
 from saiserve.engines.upstream.sse import SseEvent
 from saiserve.errors import ErrorKind
 
@@ -107,7 +108,7 @@ class ChatDecoder:
         events: list[AnswerEvent] = []
         for choice in choices:
             if isinstance(choice, dict) and choice.get("index", 0) in (0, None):
-                events += self._delta(choice, _table(choice.get(part)))
+                events += self._delta(choice, table_of(choice.get(part)))
         self.has_begun = self.has_begun or bool(events) or self._finish is not None or self._calls.is_open
         return events
 
@@ -123,7 +124,7 @@ class ChatDecoder:
         text, logprobs = text_of(delta.get("content")) or text_of(delta.get("refusal")), _logprobs(choice)
         if text or logprobs:
             events += self._in_order(TextDelta(self._choice, text, logprobs, is_parsed=True))
-        for position, call in enumerate(_list(delta.get("tool_calls"))):
+        for position, call in enumerate(list_of(delta.get("tool_calls"))):
             events += self._call(call, position, whole="message" in choice)
         if isinstance(delta.get("function_call"), dict):
             events += self._call({"function": delta["function_call"]}, 0, whole=True)
@@ -135,7 +136,7 @@ class ChatDecoder:
     def _call(self, call: Any, position: int, *, whole: bool) -> list[AnswerEvent]:
         if not isinstance(call, dict):
             return []
-        function = _table(call.get("function"))
+        function = table_of(call.get("function"))
         index = call.get("index")
         key = index if isinstance(index, int) else position if whole else None
         arguments = function.get("arguments")
@@ -153,10 +154,10 @@ class ChatDecoder:
         if not isinstance(usage, dict):
             return
         prompt = count_of(usage.get("prompt_tokens"))
-        cached = count_of(_table(usage.get("prompt_tokens_details")).get("cached_tokens")) or count_of(
+        cached = count_of(table_of(usage.get("prompt_tokens_details")).get("cached_tokens")) or count_of(
             usage.get("prompt_cache_hit_tokens")
         )
-        reasoning = count_of(_table(usage.get("completion_tokens_details")).get("reasoning_tokens"))
+        reasoning = count_of(table_of(usage.get("completion_tokens_details")).get("reasoning_tokens"))
         self.usage = Usage(prompt, min(cached, prompt), count_of(usage.get("completion_tokens")), reasoning)
 
 
@@ -172,36 +173,14 @@ def decode(data: bytes, target: str) -> Any:
         raise UpstreamFault(ErrorKind.UPSTREAM_FAILED, f"the upstream {target!r} sent what is no JSON") from error
 
 
-def text_of(value: Any) -> str:
-    """Text, or the texts of content parts; empty for anything else."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return "".join(text_of(part.get("text")) for part in value if isinstance(part, dict))
-    return ""
-
-
-def count_of(value: Any) -> int:
-    """A count, 0 for anything that is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else 0
-
-
-def _table(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def _logprobs(choice: dict[str, Any]) -> tuple[TokenLogprob, ...] | None:
-    entries = _list(_table(choice.get("logprobs")).get("content"))
+    entries = list_of(table_of(choice.get("logprobs")).get("content"))
     found = [_logprob(entry) for entry in entries if isinstance(entry, dict)]
     return tuple(found) or None
 
 
 def _logprob(entry: dict[str, Any]) -> TokenLogprob:
-    top = [_table(other) for other in _list(entry.get("top_logprobs"))]
+    top = [table_of(other) for other in list_of(entry.get("top_logprobs"))]
     return TokenLogprob(
         UNKNOWN_TOKEN,
         _piece(entry),
@@ -215,8 +194,3 @@ def _piece(entry: dict[str, Any]) -> bytes:
     if isinstance(given, list) and all(isinstance(byte, int) and 0 <= byte < 256 for byte in given):
         return bytes(given)
     return text_of(entry.get("token")).encode("utf-8", "replace")
-
-
-def number_of(value: Any) -> float:
-    """A number, 0 for anything that is none."""
-    return float(value) if isinstance(value, (int, float)) else 0.0
