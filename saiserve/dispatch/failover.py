@@ -13,7 +13,7 @@ import msgspec
 
 from saiserve import limits
 from saiserve.dispatch.attempt import NS, Attempt, AttemptState, Deadlines
-from saiserve.dispatch.refusals import final_error, passing_error, upstream_error
+from saiserve.dispatch.refusals import final_error, passing_error, upstream_error, with_reason
 from saiserve.engines.messages import FinishReason, Generate, RefusalReason, Refused, Tokens
 from saiserve.engines.spoken import Spoken
 from saiserve.errors import ApiError, ErrorKind
@@ -365,7 +365,7 @@ class Failover:
             return passing_error(self._last.refused)
         kind, message = _EXHAUSTED[self._last.state]
         again = 1.0 if kind is ErrorKind.MODEL_UNAVAILABLE else None
-        return ApiError(kind, message, retry_after_s=again)
+        return ApiError(kind, with_reason(message, self._last.failed), retry_after_s=again)
 
     def _record(self, attempt: Attempt, candidate: Candidate) -> None:
         if self.is_suspect and attempt.accepted is not None:

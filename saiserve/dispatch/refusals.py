@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from saiserve.engines.messages import RefusalReason, Refused
+from saiserve.engines.messages import Failed, FailureKind, RefusalReason, Refused
 from saiserve.errors import ApiError, ErrorKind
 
 _FINAL: dict[RefusalReason, ErrorKind] = {
@@ -49,6 +49,16 @@ def _error(kind: ErrorKind, refused: Refused) -> ApiError:
         prompt_tokens=refused.prompt_tokens,
         context_tokens=refused.context_tokens,
     )
+
+
+def with_reason(sentence: str, failed: Failed | None) -> str:
+    """What the client is told of failed attempts: an engine's own words where it went on living and knows why.
+
+    How a process died names files and is the operator's.
+    """
+    if failed is None or failed.kind is not FailureKind.INTERNAL or not failed.detail:
+        return sentence
+    return f"{sentence}: {failed.detail}"
 
 
 def passing_error(refused: Refused) -> ApiError:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from fake_fleet import FakeFleet, plain, request_of
 
+from saiserve.chat.events import AnswerFailed
 from saiserve.dispatch.refusals import passing_error
 from saiserve.engines.messages import RefusalReason, Refused
+from saiserve.engines.simulated import Fault, FaultKind
 from saiserve.errors import ErrorKind
 
 
@@ -30,3 +33,13 @@ def test_the_engine_s_words_and_time_reach_the_client() -> None:
     assert error.message == "the model cannot be served now: x is being loaded (42%); try again later"
     assert error.retry_after_s == 31.5
     assert passing_error(Refused("r", RefusalReason.BUSY)).retry_after_s == 1.0
+
+
+@pytest.mark.autojump
+@pytest.mark.parametrize(("kind", "told"), [(FaultKind.INTERNAL, "scripted"), (FaultKind.CRASH, "")])
+async def test_why_an_engine_that_lives_on_failed_reaches_the_client_too(kind: FaultKind, told: str) -> None:
+    fleet = FakeFleet(2, plain(faults=(Fault(kind, at_token=3),)))
+    failure = (await fleet.ask(request_of()))[-1]
+    assert isinstance(failure, AnswerFailed)
+    assert failure.error.row.status == 500
+    assert failure.error.message.partition(": ")[2] == told
