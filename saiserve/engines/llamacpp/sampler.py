@@ -45,6 +45,10 @@ class SamplingError(Exception):
     """The model gave no token that can be drawn: NaN, or nothing allowed."""
 
 
+class NotANumberError(SamplingError):
+    """NaN: of this request's own doing, or because what is in the KV cache is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """A token, with its logprobs when they were asked for."""
@@ -226,6 +230,8 @@ def _checked(peak: float) -> float:
     Raises:
         SamplingError: none can.
     """
+    if math.isnan(peak):
+        raise NotANumberError("the model's output is not a number")
     if not math.isfinite(peak):
-        raise SamplingError("the model's output is not a number" if math.isnan(peak) else "no token is allowed")
+        raise SamplingError("no token is allowed")
     return peak

@@ -27,7 +27,7 @@ from saiserve.engines.llamacpp.kv import DecodeOutcome
 from saiserve.engines.llamacpp.prompt_ends import PromptEnds
 from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, PromptTokens
 from saiserve.engines.llamacpp.protocol import Holdings
-from saiserve.engines.llamacpp.sampler import SamplingError
+from saiserve.engines.llamacpp.sampler import NotANumberError, SamplingError
 from saiserve.engines.llamacpp.scheduler import Scheduler
 from saiserve.engines.llamacpp.threads import ThreadChooser
 from saiserve.engines.llamacpp.timings import Timings
@@ -56,8 +56,14 @@ SIGN_OF_LIFE_S = 2.0
 """An answer that waits or prefills is heard of at least this often."""
 BUSY_RETRY_S = 1.0
 """When to come again where nothing better is known."""
+SPOILT_MAX = 3
+"""Requests in a row whose output is no number although their adapters are as set: then it is the cache that is spoilt."""
 HOLDINGS_S = 2.0
 """Time between reports of what is held for reuse."""
+
+
+class CacheSpoiltError(Exception):
+    """What the KV cache holds is no number any more; only a new process has a clean one."""
 
 
 class Worker:
@@ -107,6 +113,8 @@ class Worker:
         self._holdings_at = 0
         self._holdings = Holdings()
         self._worked_until = 0
+        self._spoilt = 0
+        """Requests in a row that count against `SPOILT_MAX`."""
         self._now = 0
         """`now` of the last call."""
 
@@ -183,7 +191,14 @@ class Worker:
     # Steps
 
     def step(self, now: int) -> bool:
-        """Compute one batch if there is one; False when there was nothing to do."""
+        """Compute one batch if there is one; False when there was nothing to do.
+
+        Raises:
+            CacheSpoiltError: nobody's output is a number.
+        """
+        if self._spoilt >= SPOILT_MAX:
+            # Without flash attention a cell nobody looks at counts too, times nothing: and that is NaN where it is NaN.
+            raise CacheSpoiltError(f"the output of {self._spoilt} requests in a row was not a number")
         self._now = now
         started = time.perf_counter_ns()
         work_started = self._worked_until or time.thread_time_ns()
@@ -249,6 +264,7 @@ class Worker:
         request_id, answer.end_key = answer.request.id, b""
         try:
             drawn = answer.draw(logits, position)
+            self._spoilt = 0
             if answer.clock.first_token_at == 0:
                 answer.clock.first_token_at = now
                 self._timings.first_token.add(now - answer.clock.submitted_at)
@@ -260,6 +276,7 @@ class Worker:
                 logprobs = None if drawn.logprob is None else (drawn.logprob,)
                 self._send(Tokens(request_id, (drawn.token,), piece, logprobs))
         except (SamplingError, ConstraintBroken) as error:
+            self._spoilt += isinstance(error, NotANumberError) and answer.request.sampling.lora is None
             self._fail(request_id, str(error))
             return
         if answer.end is None:
