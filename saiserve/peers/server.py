@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import trio
@@ -21,18 +21,26 @@ from saiserve.engines.messages import (
     Refused,
     is_terminal,
 )
+from saiserve.peers.asgi import (
+    App,
+    Receive,
+    Scope,
+    Send,
+    answer_bytes,
+    answer_text,
+    cancel_when_gone,
+    header,
+    opening,
+    read_body,
+    source_of,
+)
 from saiserve.peers.messages import COUNT, EMBED, GENERATE, PREFIX, SWIM, PeerCount, PeerEmbed, PeerGenerate
 from saiserve.peers.wire import HEADER_NAME, FrameSealer, PeerRequest, RequestVerifier, WireError
 from swimcluster.address import Address
 from swimcluster.nursery import open_plain_nursery
-from swimcluster.transport.udp_datagrams import readable_address
 
 log = logging.getLogger(__name__)
 
-Scope = Any
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 PeerCall = Callable[[str, bytes], Awaitable[bytes]]
 """Takes (name of the asking node, body) and returns the one answer."""
 
@@ -113,22 +121,22 @@ class PeerPort:
 
     async def _answer_swim(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._swim is None or scope["method"] != "POST":
-            await _plain(send, 404, "membership does not come this way")
+            await answer_text(send, 404, "membership does not come this way")
             return
         if self.active_swim >= limits.PEER_SWIM_MAX:
-            await _plain(send, 503, "too many membership messages")
+            await answer_text(send, 503, "too many membership messages")
             return
-        kind = _header(scope, b"x-sai-swim")
+        kind = header(scope, b"x-sai-swim")
         self.active_swim += 1
         try:
             body = await self._read_swim(receive, self._swim.body_bytes_max(kind))
             if body is None:
-                await _plain(send, 413, "too long, too slow, or too many long ones at once")
+                await answer_text(send, 413, "too long, too slow, or too many long ones at once")
                 return
-            reply = await self._swim.serve_http(kind, body, _source(scope))
+            reply = await self._swim.serve_http(kind, body, source_of(scope))
         finally:
             self.active_swim -= 1
-        await _reply(send, 204 if reply is None else 200, reply or b"")
+        await answer_bytes(send, 204 if reply is None else 200, reply or b"")
 
     async def _read_swim(self, receive: Receive, bytes_max: int) -> bytes | None:
         """Read a message of somebody unknown; of long ones only a few are held at once."""
@@ -144,38 +152,38 @@ class PeerPort:
             return length <= bytes_max
 
         try:
-            return await _read_body(receive, admits, _SWIM_BODY_S)
+            return await read_body(receive, admits, _SWIM_BODY_S)
         finally:
             self._long_swim -= is_long
 
     async def _answer_peer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._verifier is None and self._is_clustered:
-            await _plain(send, 503, "this node is still joining its cluster")
+            await answer_text(send, 503, "this node is still joining its cluster")
             return
         if self._verifier is None or scope["method"] != "POST":
-            await _plain(send, 404, "this node talks to no peers: it has no CLUSTER_SECRET")
+            await answer_text(send, 404, "this node talks to no peers: it has no CLUSTER_SECRET")
             return
         if self.active >= limits.PEER_REQUESTS_MAX:
-            await _plain(send, 503, "too many peer requests")
+            await answer_text(send, 503, "too many peer requests")
             return
         self.active += 1
         try:
             path = scope["path"]
-            request = self._verifier.check("POST", path, _header(scope, HEADER_NAME))
-            body = await _read_body(receive, lambda length: length <= limits.BODY_BYTES_MAX, _BODY_S)
+            request = self._verifier.check("POST", path, header(scope, HEADER_NAME))
+            body = await read_body(receive, lambda length: length <= limits.BODY_BYTES_MAX, _BODY_S)
             if body is None:
-                await _plain(send, 413, "the body is too long or did not come")
+                await answer_text(send, 413, "the body is too long or did not come")
                 return
             self._verifier.admit(request, body)
             async with open_plain_nursery() as nursery:
-                nursery.start_soon(_cancel_when_gone, receive, nursery.cancel_scope)
+                nursery.start_soon(cancel_when_gone, receive, nursery.cancel_scope)
                 await self._serve(path, request, body, send)
                 nursery.cancel_scope.cancel()
         except WireError as error:
             self.refused += 1
-            source = _source(scope)
+            source = source_of(scope)
             self._warnings.warn(f"refused a peer request of {source.host if source else 'an unknown address'}: {error}")
-            await _plain(send, 401, str(error))
+            await answer_text(send, 401, str(error))
         finally:
             self.active -= 1
 
@@ -190,18 +198,18 @@ class PeerPort:
             else:
                 call = self._calls.get(path.removeprefix(PREFIX))
                 if call is None:
-                    await _plain(send, 404, "no such call")
+                    await answer_text(send, 404, "no such call")
                     return
                 answer = await call(request.source, body)
         except (msgspec.DecodeError, RecursionError) as error:
-            await _plain(send, 400, f"not a message of this protocol: {error}")
+            await answer_text(send, 400, f"not a message of this protocol: {error}")
             return
         except HopError as error:
-            await _plain(send, 502, str(error))
+            await answer_text(send, 502, str(error))
             return
         pieces = [answer[at : at + _PIECE_BYTES] for at in range(0, len(answer), _PIECE_BYTES)] or [b""]
         frames = [*(sealer.data(piece) for piece in pieces[:-1]), sealer.last(pieces[-1])]
-        await _reply(send, 200, b"".join(frames))
+        await answer_bytes(send, 200, b"".join(frames))
 
     async def _question(self, path: str, body: bytes) -> bytes:
         asked: PeerCount | PeerEmbed = msgspec.msgpack.decode(body, type=PeerCount if path == COUNT else PeerEmbed)
@@ -219,9 +227,9 @@ class PeerPort:
         if self._is_draining() or engine is None:
             reason = RefusalReason.NO_MODEL if engine is None else RefusalReason.DRAINING
             detail = "this node is about to stop" if engine is not None else f"{request.model} is not here"
-            await _reply(send, 200, sealer.last(_encoder.encode(Refused(request.id, reason, detail))))
+            await answer_bytes(send, 200, sealer.last(_encoder.encode(Refused(request.id, reason, detail))))
             return
-        await send(_start(200, [(b"content-type", b"application/octet-stream")]))
+        await send(opening(200, [(b"content-type", b"application/octet-stream")]))
         try:
             async with engine.generate(request) as messages:
                 async for message in messages:
@@ -254,52 +262,3 @@ class _Warnings:
         more = f" ({self._left_out} more)" if self._left_out else ""
         self._next, self._left_out = now + _LOG_EVERY_S, 0
         log.warning("%s%s", text, more)
-
-
-async def _cancel_when_gone(receive: Receive, scope: trio.CancelScope) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()
-
-
-async def _read_body(receive: Receive, admits: Callable[[int], bool], deadline_s: float) -> bytes | None:
-    data = bytearray()
-    with trio.move_on_after(deadline_s):
-        while True:
-            event = await receive()
-            if event["type"] == "http.disconnect":
-                return None
-            data += event.get("body", b"")
-            if not admits(len(data)):
-                return None
-            if not event.get("more_body", False):
-                return bytes(data)
-    return None
-
-
-def _header(scope: Scope, name: bytes) -> bytes:
-    return next((bytes(value) for key, value in scope["headers"] if key.lower() == name), b"")
-
-
-def _source(scope: Scope) -> Address | None:
-    client = scope.get("client")
-    return readable_address((str(client[0]), int(client[1]))) if client else None
-
-
-def _start(status: int, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
-    return {"type": "http.response.start", "status": status, "headers": headers}
-
-
-async def _reply(send: Send, status: int, body: bytes) -> None:
-    headers = [(b"content-length", str(len(body)).encode())]
-    if body:
-        headers.append((b"content-type", b"application/octet-stream"))
-    await send(_start(status, [] if status == 204 else headers))
-    await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-async def _plain(send: Send, status: int, text: str) -> None:
-    body = text.encode()
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-    await send(_start(status, headers))
-    await send({"type": "http.response.body", "body": body, "more_body": False})
