@@ -20,6 +20,7 @@ from saiserve.peers.connections import Connections
 from saiserve.peers.server import PeerPort
 from saiserve.peers.wire import PeerKeys, RequestSigner, RequestVerifier
 from swimcluster.address import Address
+from tests.fakes.patience import WAIT_S
 
 KEYS = PeerKeys(["a cluster secret for tests"])
 INSTANCE = b"serving1"
@@ -80,7 +81,7 @@ async def served(
         engine=lambda model: guarded if model == engine.model else None,
         **more,
     )
-    connections = Connections()
+    connections = Connections(connect_s=WAIT_S)
     async with http_server(port) as (address, stop):
         peer = Peer("b", address, instance)
         client = PeerClient(

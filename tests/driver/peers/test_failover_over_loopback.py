@@ -11,14 +11,18 @@ from loopback import Served, served
 
 from saiserve.chat.events import AnswerEvent, ChoiceFinished, Started, TextDelta, Usage
 from saiserve.chat.request import Dialect, GenerationRequest, Message, Role, TextPart
+from saiserve.dispatch.attempt import NS, Deadlines
 from saiserve.dispatch.dispatcher import Dispatcher
 from saiserve.engines.engine import Engine
 from saiserve.engines.messages import Load, Sampling
 from saiserve.engines.simulated import SimulatedSettings
 from saiserve.routing.candidate import Candidate, Placement, Residence
 from saiserve.routing.decision import Decision, Ranked
+from tests.fakes.patience import WAIT_S
 
 SETTINGS = SimulatedSettings(decode_rate=2_000.0, prefill_rate=1e6)
+PATIENT = Deadlines(*[int(WAIT_S * NS)] * 4)
+"""A stop of this process is no death of a node."""
 
 
 class Entry:
@@ -27,7 +31,7 @@ class Entry:
     def __init__(self, nodes: dict[str, Served]) -> None:
         self.nodes = nodes
         self._change = trio.Event()
-        self.dispatcher = Dispatcher(route=self.route, places=self.place, news=self)
+        self.dispatcher = Dispatcher(route=self.route, places=self.place, news=self, deadlines=PATIENT)
 
     async def route(self, request: GenerationRequest) -> Decision:
         candidates = [
@@ -115,19 +119,20 @@ async def test_a_serving_node_killed_at_any_token_of_64_goes_unseen() -> None:
 
 @pytest.mark.parametrize("phase", ["prefill", "queued", "streaming"])
 async def test_a_client_that_goes_away_stops_the_work_on_the_other_node(phase: str) -> None:
-    settings = SimulatedSettings(lanes=1, decode_rate=20.0, prefill_rate=1.0 if phase == "prefill" else 1e6)
+    # For minutes, so that it is not over before the client goes.
+    settings = SimulatedSettings(lanes=1, decode_rate=1.0, prefill_rate=0.1 if phase == "prefill" else 1e6)
     async with entry(1, settings) as fleet, trio.open_nursery() as nursery:
         engine = fleet.nodes["node0"].engine
         if phase == "queued":
             nursery.start_soon(ask, fleet)
-            with trio.fail_after(30):
+            with trio.fail_after(WAIT_S):
                 while not engine.load.busy:
                     await trio.sleep(0.01)
         async with fleet.dispatcher.answer(request_of("another")) as answer:
             async for event in answer.events:
                 if phase != "streaming" or isinstance(event, TextDelta):
                     break
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_S):
             while engine.load.queued or (phase != "queued" and engine.load.busy):
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()

@@ -31,6 +31,7 @@ from saiserve.peers.connections import Connections
 from saiserve.peers.messages import COUNT, GENERATE, PeerCount
 from saiserve.peers.wire import HEADER_NAME, PeerKeys, RequestSigner
 from swimcluster.address import Address
+from tests.fakes.patience import WAIT_S
 
 FAST = SimulatedSettings(decode_rate=5_000.0, prefill_rate=1e6)
 SLOW = SimulatedSettings(decode_rate=50.0, lanes=1)
@@ -83,7 +84,7 @@ async def test_many_at_once_are_all_answered() -> None:
                 nursery.start_soon(one, number)
         assert [type(end) for end in ends] == [Finished] * 24
         assert node.connections.open == 0
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_S):
             while node.port.active:
                 await trio.sleep(0.01)
 
@@ -126,7 +127,8 @@ async def test_a_draining_node_and_an_absent_model_refuse() -> None:
 
 @pytest.mark.parametrize("where", ["connecting", "queued", "prefill", "streaming"])
 async def test_leaving_frees_the_lane_over_there(where: str) -> None:
-    settings = SimulatedSettings(decode_rate=50.0, lanes=1, prefill_rate=5.0 if where == "prefill" else 1e6)
+    rates = {"prefill": {"prefill_rate": 0.1}, "queued": {"decode_rate": 0.1}}.get(where, {})  # for minutes
+    settings = SimulatedSettings(lanes=1, **{"decode_rate": 50.0, "prefill_rate": 1e6, **rates})
     async with served(settings) as node:
         async with trio.open_nursery() as nursery:
             if where == "queued":
@@ -136,12 +138,12 @@ async def test_leaving_frees_the_lane_over_there(where: str) -> None:
             async with node.client.engine("b", "simulated").generate(generate(id="leaver")) as messages:
                 if where != "connecting":
                     await leave_at(where, messages)
-            with trio.fail_after(30):
+            with trio.fail_after(WAIT_S):
                 while node.engine.load.queued or (node.engine.load.busy and where != "queued") or node.port.active > 1:
                     await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
         assert where in ("streaming", "prefill") or all(g.id != "leaver" for g in node.engine.started)
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_S):
             while node.port.active or node.engine.load.busy:
                 await trio.sleep(0.01)
         made = node.engine.generated
@@ -176,7 +178,9 @@ async def test_a_dead_address_is_a_failure_that_was_never_sent() -> None:
     async with served(FAST) as node:
         node.stop()
         client = PeerClient(
-            RequestSigner(KEYS, "a", b"asking01"), Connections(), lambda _: Peer("b", Address("127.0.0.1", 1), b"x" * 8)
+            RequestSigner(KEYS, "a", b"asking01"),
+            Connections(connect_s=WAIT_S),
+            lambda _: Peer("b", Address("127.0.0.1", 1), b"x" * 8),
         )
         with pytest.raises(HopError) as caught:
             async with client.engine("b", "simulated").generate(generate()):
@@ -213,7 +217,7 @@ async def test_requests_that_are_not_ours_are_refused_with_the_reason(
 
 
 async def raw(address: Address, path: str, headers: list[tuple[bytes, bytes]], body: bytes) -> tuple[int, bytes]:
-    connections = Connections()
+    connections = Connections(connect_s=WAIT_S)
     async with connections.link(address) as link:
         head = await link.request("POST", path, headers, body)
         answer = await link.body(1 << 20)
@@ -251,7 +255,7 @@ async def test_everything_else_is_the_applications() -> None:
 async def test_a_reply_forged_on_the_way_is_refused_at_the_first_wrong_byte() -> None:
     async with served(FAST) as node, http_server(Tamper(node.port)) as (address, _):
         peer = Peer("b", address, b"serving1")
-        client = PeerClient(RequestSigner(KEYS, "a", b"asking03"), Connections(), lambda _: peer)
+        client = PeerClient(RequestSigner(KEYS, "a", b"asking03"), Connections(connect_s=WAIT_S), lambda _: peer)
         got: list[EngineReply] = []
         with pytest.raises(HopError, match="authentic"):
             await collect(client, got)

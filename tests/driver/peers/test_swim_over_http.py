@@ -19,17 +19,18 @@ from swimcluster import Config, MemberState, open_cluster
 from swimcluster.address import Address
 from swimcluster.errors import ExchangeError
 from swimcluster.line_budget import LINES_PER_WINDOW
+from tests.fakes.patience import PATIENT, WAIT_S
 
 KEY = b"a key of sixteen bytes or more"
 
 
 @asynccontextmanager
-async def http_transport() -> AsyncIterator[tuple[SwimTransport, PeerPort]]:
+async def http_transport(timeout_s: float = WAIT_S) -> AsyncIterator[tuple[SwimTransport, PeerPort]]:
     """A transport whose HTTP side is really bound; its address is known only once the server is up."""
-    connections = Connections()
+    connections = Connections(connect_s=WAIT_S)
     port = PeerPort(not_found, verifier=None, engine=lambda _: None)
     async with http_server(port) as (address, _):
-        transport = SwimTransport(address, connections, timeout_s=0.5)
+        transport = SwimTransport(address, connections, timeout_s=timeout_s)
         port._swim = transport
         try:
             yield transport, port
@@ -82,7 +83,7 @@ async def test_a_program_without_membership_is_named_in_the_log_and_not_at_each_
 
 
 async def test_a_member_that_stops_in_between_is_a_failed_send() -> None:
-    connections = Connections()
+    connections = Connections(connect_s=WAIT_S)
     port = PeerPort(not_found, verifier=None, engine=lambda _: None)
     async with http_transport() as (one, _):
         async with http_server(port) as (address, stop):
@@ -95,13 +96,12 @@ async def test_a_member_that_stops_in_between_is_a_failed_send() -> None:
 
 
 async def test_a_member_that_accepts_but_never_answers_is_a_failed_send_in_time() -> None:
-    async with http_transport() as (one, _), trio.open_nursery() as nursery:
+    async with http_transport(timeout_s=0.5) as (one, _), trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         host, port = listener.socket.getsockname()[:2]
         nursery.start_soon(trio.serve_listeners, lambda _: trio.sleep_forever(), [listener])
-        began = trio.current_time()
-        assert not await one.send(Address(host, port), b"x")
-        assert trio.current_time() - began < 1.0
+        with trio.fail_after(WAIT_S):
+            assert not await one.send(Address(host, port), b"x")
         nursery.cancel_scope.cancel()
 
 
@@ -123,7 +123,7 @@ async def test_a_body_longer_than_any_message_is_refused_while_it_comes() -> Non
                 sent += 65_536
                 yield bytes(65_536)
 
-        async with httpx2.AsyncClient(base_url=f"http://{one.local_address}", timeout=10) as client:
+        async with httpx2.AsyncClient(base_url=f"http://{one.local_address}", timeout=WAIT_S) as client:
             long = bytes(limits.PEER_SWIM_BODY_BYTES_MAX)
             assert (await client.post("/cluster/swim", content=long, headers=headers)).content == long
             assert (await client.post("/cluster/swim", content=long + b"x", headers=headers)).status_code == 413
@@ -133,7 +133,9 @@ async def test_a_body_longer_than_any_message_is_refused_while_it_comes() -> Non
             with contextlib.suppress(httpx2.TransportError):
                 await client.post("/cluster/swim", content=endless(), headers=headers)
         assert sent < 16 * limits.PEER_SWIM_BODY_BYTES_MAX
-        assert port.active_swim == 0
+        with trio.fail_after(WAIT_S):
+            while port.active_swim:
+                await trio.sleep(0.01)
 
 
 async def test_of_long_messages_only_a_few_are_held_and_short_ones_still_pass() -> None:
@@ -144,7 +146,7 @@ async def test_of_long_messages_only_a_few_are_held_and_short_ones_still_pass() 
             stream = await trio.open_tcp_stream(one.local_address.host, one.local_address.port)
             nursery.start_soon(stream.send_all, head + bytes(150_000))
             streams.append(stream)
-        with trio.fail_after(4):
+        with trio.fail_after(WAIT_S):
             while port._long_swim < limits.PEER_SWIM_LONG_MAX:
                 await trio.sleep(0.02)
         async with http_transport() as (other, _):
@@ -153,7 +155,7 @@ async def test_of_long_messages_only_a_few_are_held_and_short_ones_still_pass() 
                 await other.exchange(one.local_address, bytes(100_000))
             for stream in streams:
                 await stream.aclose()
-            with trio.fail_after(4):
+            with trio.fail_after(WAIT_S):
                 while port._long_swim:
                     await trio.sleep(0.02)
             assert await other.exchange(one.local_address, bytes(100_000)) == bytes(100_000)
@@ -166,16 +168,16 @@ async def test_three_members_find_each_other_and_miss_the_one_that_goes() -> Non
         first: Address | None = None
         for name in ("one", "two"):
             transport, _ = await stack.enter_async_context(http_transport())
-            config = Config.local(name=name, keys=(KEY,), seeds=(first,) if first else ())
+            config = Config.local(name=name, keys=(KEY,), seeds=(first,) if first else (), **PATIENT)
             clusters.append(await stack.enter_async_context(open_cluster(config, transport=transport)))
             first = first or transport.local_address
         async with http_transport() as (transport, _):
-            config = Config.local(name="three", keys=(KEY,), seeds=(first,) if first else ())
+            config = Config.local(name="three", keys=(KEY,), seeds=(first,) if first else (), **PATIENT)
             async with open_cluster(config, transport=transport) as third:
-                with trio.fail_after(30):
+                with trio.fail_after(WAIT_S):
                     for cluster in (*clusters, third):
                         await cluster.wait_for(lambda members: len(alive(members)) == 3)
-        with trio.fail_after(30):
+        with trio.fail_after(WAIT_S):
             for cluster in clusters:
                 await cluster.wait_for(lambda members: len(alive(members)) == 2)
 
