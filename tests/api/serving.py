@@ -34,7 +34,7 @@ class Served:
 
     def http(self, **headers: str) -> httpx2.AsyncClient:
         """Return a client with the key set, unless `authorization` is given."""
-        return httpx2.AsyncClient(base_url=self.url, headers={"authorization": f"Bearer {KEY}"} | headers, timeout=20)
+        return httpx2.AsyncClient(base_url=self.url, headers={"authorization": f"Bearer {KEY}"} | headers, timeout=60)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -81,13 +81,13 @@ def served_elsewhere(service: ScriptedService | None = None, **api_options: Any)
 
     thread = threading.Thread(target=trio.run, args=(main,), daemon=True)
     thread.start()
-    assert up.wait(10), "the server did not start"
+    assert up.wait(60), "the server did not start"
     try:
         yield box[0]
     finally:
         token, stop = handles[0]
         token.run_sync_soon(stop.set)
-        thread.join(10)
+        thread.join(60)
     assert not thread.is_alive(), "the server did not stop"
 
 

@@ -78,7 +78,7 @@ async def test_a_slow_reader_slows_the_producer_down_instead_of_filling_memory()
         connection = await connect_and_ask(served, stream=True)
         await read_until(connection, b"xxx")
         before = -1
-        while before != made:
+        while before != made:  # nobody reads: once it waits, it waits for good
             before = made
             await trio.sleep(0.3)
         assert made < 5_000, "the producer never waited"
