@@ -20,6 +20,10 @@ class Scale:
         """The number that fits."""
         return full if self.is_full else quick
 
+    def within(self, promised_s: float) -> float:
+        """Seconds to wait: those of the promise, or in a test run, which a busy machine may make slow, a minute."""
+        return promised_s if self.is_full else max(promised_s, 60.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Check:

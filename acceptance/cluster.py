@@ -39,7 +39,7 @@ async def wait_view(nodes: list[Node], alive: set[str], timeout_s: float) -> flo
     with trio.move_on_after(timeout_s):
         while True:
             views = {node.name: await node.state() for node in nodes}
-            if all(_sees(view, alive) for view in views.values()):
+            if all(_sees(view, alive) for view in views.values()) and _agree(views):
                 return trio.current_time() - started
             await trio.sleep(0.05)
     raise AssertionError(f"views after {timeout_s} s: { {name: _summary(view) for name, view in views.items()} }")
@@ -52,6 +52,21 @@ def _sees(view: dict[str, Any], alive: set[str]) -> bool:
     )
 
 
+def _agree(views: dict[str, Any]) -> bool:
+    """Whether each node is seen where it is and with what it holds: both are known a moment after its life."""
+    own = {name: _held(member) for name, view in views.items() for member in view["members"] if member["name"] == name}
+    return all(
+        _held(member) == own[member["name"]]
+        for view in views.values()
+        for member in view["members"]
+        if member["name"] in own
+    )
+
+
+def _held(member: dict[str, Any]) -> tuple[str, set[str]]:
+    return member["address"], {model["id"] for model in member["models"]}
+
+
 def _summary(view: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(m["name"], m["state"], str([x.get("state") for x in m["models"]])) for m in view["members"]]
 
@@ -59,7 +74,7 @@ def _summary(view: dict[str, Any]) -> list[tuple[str, str, str]]:
 async def _views(scale: Scale) -> str:
     async with fleet() as group:
         nodes = list(await three_nodes(group))
-        took = await wait_view(nodes, {node.name for node in nodes}, VIEW_S)
+        took = await wait_view(nodes, {node.name for node in nodes}, scale.within(VIEW_S))
         for node in nodes:
             for member in (await node.state())["members"]:
                 for key in ("address", "models", "lanes", "busy", "cpu_percent", "ram_used_mib", "ram_total_mib"):
@@ -87,7 +102,7 @@ def _curl(*arguments: str) -> str:
 async def _model_aware(scale: Scale) -> str:
     async with fleet() as group:
         nodes = await three_nodes(group)
-        await wait_view(list(nodes), {node.name for node in nodes}, VIEW_S)
+        await wait_view(list(nodes), {node.name for node in nodes}, scale.within(VIEW_S))
         async with nodes[0].client() as client:
             stream = await stream_chat(client, chat_body(GEMMA, "Name a colour.", 16))
         assert "node-c" in stream.route, stream.route
@@ -97,7 +112,7 @@ async def _model_aware(scale: Scale) -> str:
 async def _load_aware(scale: Scale) -> str:
     async with fleet() as group:
         nodes = await three_nodes(group)
-        await wait_view(list(nodes), {node.name for node in nodes}, VIEW_S)
+        await wait_view(list(nodes), {node.name for node in nodes}, scale.within(VIEW_S))
         served: Counter[str] = Counter()
 
         async def ask(number: int) -> None:
@@ -122,7 +137,7 @@ def _served_by(route: str) -> str:
 async def _cache_aware(scale: Scale) -> str:
     async with fleet() as group:
         nodes = await three_nodes(group)
-        await wait_view(list(nodes), {node.name for node in nodes}, VIEW_S)
+        await wait_view(list(nodes), {node.name for node in nodes}, scale.within(VIEW_S))
         shown = []
         for conversation in range(scale.pick(6, 3)):
             messages: list[dict[str, str]] = [
@@ -152,17 +167,17 @@ async def _returns(scale: Scale) -> str:
         b = await group.start_ready("node-b", SMOL)
         c = await group.start_ready("node-c", "none", seeds=a.address)
         names = {"node-a", "node-b", "node-c"}
-        await wait_view([a, b, c], names, VIEW_S)
+        await wait_view([a, b, c], names, scale.within(VIEW_S))
         shown = []
         for how in ("another port", "another port, state folder deleted", "the same port"):
             b.kill()
             state_dir: Path | None = group.folder / "fresh-state" if "deleted" in how else None
             started = trio.current_time()
             b = group.start("node-b", SMOL, port=b.port if how == "the same port" else None, state_dir=state_dir)
-            await _seen_at([a, c], "node-b", b.address, RETURN_S)
+            await _seen_at([a, c], "node-b", b.address, scale.within(RETURN_S))
             shown.append(f"{how} {trio.current_time() - started:.1f} s")
             await b.wait_ready()
-            await wait_view([a, b, c], names, VIEW_S)
+            await wait_view([a, b, c], names, scale.within(VIEW_S))
         return f"back in every view: {', '.join(shown)}"
 
 
@@ -187,12 +202,12 @@ async def _name_held(scale: Scale) -> str:
         a = await group.start_ready("node-a", "none", seeds="")
         b = await group.start_ready("node-b", "none")
         second = group.start("node-b", "none")
-        with trio.move_on_after(15):
+        with trio.move_on_after(scale.within(15)):
             while second.process.poll() is None:
                 await trio.sleep(0.05)
         assert second.process.poll() not in (None, 0), f"the second node-b runs on:\n{second.log_text()[-1000:]}"
         assert "node-b" in second.log_text(), second.log_text()
-        await _seen_at([a], "node-b", b.address, VIEW_S)
+        await _seen_at([a], "node-b", b.address, scale.within(VIEW_S))
         last = second.log_text().strip().splitlines()[-1]
         return f"the second holder ended with code {second.process.poll()}: {last[-160:]}"
 

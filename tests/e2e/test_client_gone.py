@@ -14,7 +14,8 @@ from acceptance.cluster import wait_view
 from acceptance.nodes import API_KEY, Node, fleet
 
 ENGINE = "simulated:sim?lanes=1&decode_rate=20&prefill_rate=400&context_tokens=100000"
-FREE_S = 2.0
+WAIT_S = 30.0
+"""Each answer would take a hundred seconds: who has its lane before has it because the client went."""
 PROMPT_SHORT = "hello"
 PROMPT_LONG = " ".join(f"word{n}" for n in range(3000))
 
@@ -66,7 +67,7 @@ async def test_a_client_that_goes_away_frees_the_lane_in_every_phase() -> None:
     async with fleet() as group:
         server = await group.start_ready("server", ENGINE, seeds="")
         entry = await group.start_ready("entry", "none", seeds=server.address)
-        await wait_view([server, entry], {"server", "entry"}, 10)
+        await wait_view([server, entry], {"server", "entry"}, WAIT_S)
         for through in (server, entry):
             for how in ("FIN", "RST"):
                 await leave_while_streaming(through, server, how)
@@ -78,47 +79,47 @@ async def test_a_client_that_goes_away_frees_the_lane_in_every_phase() -> None:
 async def leave_while_streaming(through: Node, server: Node, how: str) -> None:
     connection = await connect(through, PROMPT_SHORT, stream=True)
     seen = b""
-    with trio.fail_after(10):
+    with trio.fail_after(WAIT_S):
         while seen.count(b"data: ") < 3:
             seen += await connection.receive_some()
     await go_away(connection, how)
-    await wait_busy(server, 0, FREE_S)
+    await wait_busy(server, 0, WAIT_S)
     await answers_promptly(through)
 
 
 async def leave_while_waiting(through: Node, server: Node, how: str) -> None:
     connection = await connect(through, PROMPT_SHORT, stream=False)
-    await wait_busy(server, 1, 5)
+    await wait_busy(server, 1, WAIT_S)
     await go_away(connection, how)
-    await wait_busy(server, 0, FREE_S)
+    await wait_busy(server, 0, WAIT_S)
 
 
 async def leave_in_prefill(through: Node, server: Node, how: str) -> None:
     connection = await connect(through, f"{how} {through.name} {PROMPT_LONG}", stream=True)
-    await wait_busy(server, 1, 5)
+    await wait_busy(server, 1, WAIT_S)
     await go_away(connection, how)
-    await wait_busy(server, 0, FREE_S)
+    await wait_busy(server, 0, WAIT_S)
     await answers_promptly(through)
 
 
 async def leave_while_queued(through: Node, server: Node) -> None:
     first = await connect(through, PROMPT_SHORT, stream=True)
-    await wait_busy(server, 1, 5)
+    await wait_busy(server, 1, WAIT_S)
     queued = await connect(through, "queued behind", stream=True)
     await trio.sleep(0.5)
     await go_away(queued, "FIN")
     await trio.sleep(0.5)
     await go_away(first, "FIN")
-    await wait_busy(server, 0, FREE_S)
+    await wait_busy(server, 0, WAIT_S)
     await answers_promptly(through)
     # The one that went while it waited never got a lane.
     assert "queued behind" not in server.log_text()
-    await wait_busy(server, 0, FREE_S)
+    await wait_busy(server, 0, WAIT_S)
 
 
 async def answers_promptly(node: Node) -> None:
     async with node.client() as client:
-        with trio.fail_after(5):
+        with trio.fail_after(WAIT_S):
             reply = await client.post(
                 "/v1/chat/completions",
                 json={"model": "sim", "messages": [{"role": "user", "content": "B"}], "max_tokens": 8},

@@ -52,13 +52,6 @@ def take(result: Stream, chunk: dict[str, Any]) -> None:
         result.finish += [choice["finish_reason"]] if choice.get("finish_reason") else []
 
 
-async def is_back(entry: Node, worker: Node) -> None:
-    """Wait until `entry` knows where the worker is now: for a moment its view still has the one that was killed."""
-    with trio.fail_after(15):
-        while worker.address not in {member["address"] for member in (await entry.state())["members"]}:
-            await trio.sleep(0.05)
-
-
 @pytest.mark.slow
 async def test_a_kill_at_every_token_leaves_the_answer_as_it_was() -> None:
     body = chat_body("sim", "Tell me everything.", TOKENS, seed=7, logprobs=True, ignore_eos=True)
@@ -67,11 +60,11 @@ async def test_a_kill_at_every_token_leaves_the_answer_as_it_was() -> None:
         workers: dict[str, Node] = {}
         for name in ("node-a", "node-b"):
             workers[name] = await group.start_ready(name, MODEL, seeds=entry.address)
-        await wait_view([entry], {"entry", "node-a", "node-b"}, 10)
+        await wait_view([entry, *workers.values()], {"entry", *workers}, 60)
         undisturbed, _ = await stream_and_kill(entry, body, 10**9, workers)
         assert undisturbed.tokens == TOKENS
         for after in range(TOKENS):
-            with trio.fail_after(60):
+            with trio.fail_after(120):
                 stream, victim = await stream_and_kill(entry, body, after, workers)
             assert stream.done, f"after {after} tokens"
             assert (len(stream.ids), stream.roles, stream.finish) == (1, 1, ["length"]), f"after {after} tokens"
@@ -80,5 +73,4 @@ async def test_a_kill_at_every_token_leaves_the_answer_as_it_was() -> None:
             assert stream.usage["completion_tokens"] == TOKENS, f"after {after} tokens"
             assert victim, f"nobody was killed after {after} tokens"
             workers[victim] = await group.start_ready(victim, MODEL, seeds=entry.address)
-            await is_back(entry, workers[victim])
-            await wait_view([entry], {"entry", "node-a", "node-b"}, 15)
+            await wait_view([entry, *workers.values()], {"entry", *workers}, 60)

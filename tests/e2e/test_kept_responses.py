@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import trio
 
+from acceptance.cluster import wait_view
 from acceptance.nodes import fleet
 
 MODEL = "simulated:parrot"
@@ -15,9 +15,7 @@ async def test_any_node_leads_to_the_response_that_another_keeps() -> None:
     async with fleet() as nodes:
         first = await nodes.start_ready("first", MODEL)
         second = await nodes.start_ready("second", MODEL)
-        with trio.fail_after(20):
-            while len((await second.state())["members"]) < 2:
-                await trio.sleep(0.1)
+        await wait_view([first, second], {"first", "second"}, 60)
         async with first.client() as at_first, second.client() as at_second:
             made = (await at_first.post("/v1/responses", json={"model": "parrot", "input": "hi"})).json()
             seen = await at_second.get(f"/v1/responses/{made['id']}")

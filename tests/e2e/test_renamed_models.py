@@ -45,7 +45,7 @@ async def test_reasoning_and_stops_are_the_same_at_both_entry_nodes(tmp_path: Pa
     async with fleet() as group:
         entry = await group.start_ready("entry", "none", seeds="")
         holder = await group.start_ready("holder", f"renamed={file}", environment=SETTINGS)
-        await wait_view([entry], {"entry", "holder"}, 20)
+        await wait_view([entry, holder], {"entry", "holder"}, 60)
         for node in (holder, entry):
             assert await chatted(node, stop=["i"]) == ("i" * 24, "", "length"), "stops are of the answer alone"
         at_holder = await blocks(holder)

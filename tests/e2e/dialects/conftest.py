@@ -24,7 +24,7 @@ def two_nodes() -> Iterator[tuple[Node, Node]]:
             async with fleet() as group:
                 entry = await group.start_ready("entry", "none", seeds="")
                 worker = await group.start_ready("worker", f"{SMOL},{GEMMA}")
-                await wait_view([entry], {"entry", "worker"}, 20)
+                await wait_view([entry, worker], {"entry", "worker"}, 60)
                 nodes.extend((entry, worker))
                 up.set()
                 await trio.to_thread.run_sync(stop.wait)
