@@ -145,7 +145,7 @@ async def fronting(node: Node) -> AsyncIterator[httpx2.AsyncClient]:
             partial(serve_connections, build_app(node, KeptResponses(homes=None)), config, listener, stop.wait)
         )
         async with httpx2.AsyncClient(
-            base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=20, trust_env=False
+            base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=60, trust_env=False
         ) as client:
             yield client
         stop.set()
