@@ -74,7 +74,7 @@ class Settings:
     memory_mib: int = 0
     kv_cells: int = 0
     window_full: bool = True
-    flash_attention: bool | None = None
+    flash_attention: bool = True
     gpu_devices: tuple[str, ...] = ()
     gpu_split: str = "layer"
     tensor_split: tuple[float, ...] = ()
@@ -154,7 +154,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("KV_TYPE", "kv_type", "f16", "precision of the KV cache: f16, q8_0 or q4_0", values.choice("f16", "q8_0", "q4_0"), per_model=True),
     Setting("KV_CELLS", "kv_cells", "0", "KV cells that all streams of a model share, in tokens; 0: 16384, or one whole conversation", values.whole(0, 1 << 26), per_model=True),
     Setting("WINDOW_FULL", "window_full", "1", "0: layers with a sliding window keep little more than that: less memory, fewer lanes, less reuse", values.flag, per_model=True),
-    Setting("FLASH_ATTENTION", "flash_attention", "auto", "1 or 0; auto: where it is faster; a quantised KV cache needs it", values.flag_or_auto, per_model=True),
+    Setting("FLASH_ATTENTION", "flash_attention", "1", "0: attention by matrices, which takes memory and a KV cache that is not quantised", values.flag, per_model=True),
     Setting("GPU_LAYERS", "gpu_layers", "0", "layers to put on a GPU; -1: all", values.whole(-1, 1000), per_model=True),
     Setting("GPU_DEVICES", "gpu_devices", "", "devices to use, by llama.cpp's names, comma-separated; default: all", values.words, per_model=True),
     Setting("GPU_SPLIT", "gpu_split", "layer", "how devices share a model: none, layer or row", values.choice("none", "layer", "row"), per_model=True),
@@ -309,7 +309,7 @@ def _check(settings: Settings, warnings: list[str]) -> None:
 
 def _check_engine(settings: Settings, whose: str, warnings: list[str]) -> None:
     """The same for what an engine is told; `whose` says for which model, when not for all."""
-    if settings.kv_type != "f16" and settings.flash_attention is False:
+    if settings.kv_type != "f16" and not settings.flash_attention:
         raise SettingsError(
             f"KV_TYPE is {settings.kv_type}{whose} but FLASH_ATTENTION is 0: a quantised cache needs flash attention; "
             "set FLASH_ATTENTION=1 or KV_TYPE=f16"

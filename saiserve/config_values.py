@@ -78,11 +78,6 @@ def flag(value: str) -> bool:
             raise SettingsError(f"must be 0 or 1, not {value!r}")
 
 
-def flag_or_auto(value: str) -> bool | None:
-    """Yes or no, or None where the program is to choose."""
-    return None if value.strip().lower() == "auto" else flag(value)
-
-
 def choice(*words: str) -> Callable[[str], str]:
     """One word of several, in any case."""
 

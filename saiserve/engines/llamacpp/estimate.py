@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from saiserve.engines.llamacpp.attention import score_bytes, uses_flash_attention
 from saiserve.engines.llamacpp.gguf_file import ModelFile
 from saiserve.engines.llamacpp.purpose import Purpose, is_encoder, purpose_of
 from saiserve.engines.llamacpp.settings import (
@@ -27,6 +26,7 @@ CELLS_MULTIPLE: Final = 256
 """llama.cpp pads the cache to this."""
 PROCESS_BYTES: Final = 128 << 20
 """Interpreter, libraries and tables of an engine process, without anything of the model."""
+SCORE_BYTES: Final = 4
 ACTIVATIONS: Final = 4
 """Rows of the model's width that are alive at once in a batch, beside one of its feed-forward width."""
 
@@ -58,11 +58,16 @@ class MemoryEstimate:
         return f"about {gigabytes(self.total)} GB ({', '.join(parts)})"
 
 
+def score_bytes(file: ModelFile, cells: int) -> int:
+    """Bytes for one layer's scores of the longest batch, without flash attention."""
+    return file.number("attention.head_count") * cells * BATCH_MAX * SCORE_BYTES
+
+
 def estimate_memory(file: ModelFile, settings: EngineSettings) -> MemoryEstimate:
     """What an engine process with these settings will hold at most."""
     cells = 0 if is_encoder(file) else sizes(file, settings)[1]
     on_host = _host_share(file, settings.gpu_layers)
-    scores = 0 if uses_flash_attention(file, settings, cells) else score_bytes(file, cells)
+    scores = 0 if settings.flash_attention else score_bytes(file, cells)
     return MemoryEstimate(
         weights=int(file.bytes_total * on_host) + _companions(settings),
         kv=int(kv_bytes(file, cells, settings.kv_type) * kept_share(file, settings, cells) * on_host),

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import psutil
 
 from saiserve.engines.llamacpp.adapters import Adapters
-from saiserve.engines.llamacpp.attention import uses_flash_attention
 from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler
 from saiserve.engines.llamacpp.estimate import MemoryEstimate, estimate_memory, gigabytes, sizes
@@ -77,7 +76,7 @@ def load_worker(
                 file,
                 tokens_max=input_tokens_max(file, context_tokens, is_set=settings.context_tokens is not None),
                 threads=threads_for(settings.threads),
-                flash_attention=uses_flash_attention(file, settings, cells),
+                flash_attention=settings.flash_attention,
             )
         adapters = Adapters(model, settings.model_id, settings.adapters)
         images = _image_reader(model, settings)
@@ -255,7 +254,7 @@ def _open_context(model: LlamaModel, file: ModelFile, cells: int, settings: Engi
             threads=threads_for(settings.threads),
             kv_type=settings.kv_type,
             window_full=settings.window_full,
-            flash_attention=uses_flash_attention(file, settings, cells),
+            flash_attention=settings.flash_attention,
         ),
     )
 

@@ -59,8 +59,8 @@ class EngineSettings:
     queue_max: int = limits.ENGINE_QUEUE_MAX
     speculate: bool = False
     """A stream alone guesses its next tokens from what was said before, and computes several at once."""
-    flash_attention: bool | None = None
-    """None: where it is faster; see attention.py."""
+    flash_attention: bool = True
+    """False: scores as matrices, whose memory is in the estimate; a quantised cache cannot have it (decision 0159)."""
     gpu_devices: tuple[str, ...] = ()
     """llama.cpp's names of the devices to use; empty: all."""
     gpu_split: str = "layer"

@@ -14,12 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from saiserve.engines.llamacpp.attention import uses_flash_attention
 from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
-from saiserve.engines.llamacpp.gguf_file import read_model_file
 from saiserve.engines.llamacpp.job import Step
 from saiserve.engines.llamacpp.kv import DecodeOutcome, Row
-from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
 from saiserve.engines.llamacpp.weights import LlamaModel
 from tests.unit.llamacpp.reuse_harness import Harness, Run
@@ -83,11 +80,10 @@ def hot_cells() -> int:
 
 @pytest.fixture(params=["smollm2_path", "gemma_path"])
 def desk(request: pytest.FixtureRequest, hot_cells: int) -> Iterator[Desk]:
-    """A desk as a node would set it up: attention chosen by the model's heads."""
+    """A desk as a node would set it up."""
     path: Path = request.getfixturevalue(request.param)
     model = LlamaModel(path)
-    is_flash = uses_flash_attention(read_model_file(path), EngineSettings(model_path=str(path), model_id="real"), CELLS)
-    sizes = ContextSettings(cells=CELLS, sequences_max=16, batch_max=ALIGNED, threads=2, flash_attention=is_flash)
+    sizes = ContextSettings(cells=CELLS, sequences_max=16, batch_max=ALIGNED, threads=2)
     warm, cold = LlamaContext(model, sizes), LlamaContext(model, sizes)
     text = tuple(Vocabulary(model.vocab).tokenise_prompt(TEXT))
     shapes: dict[str, list[int]] = {}

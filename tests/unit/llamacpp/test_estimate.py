@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from saiserve.engines.llamacpp.estimate import KV_BYTES, MemoryEstimate, estimate_memory, kv_bytes, sizes
+from saiserve.engines.llamacpp.estimate import KV_BYTES, MemoryEstimate, estimate_memory, kv_bytes, score_bytes, sizes
 from saiserve.engines.llamacpp.gguf_file import ModelFile, read_model_file
 from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.supervisor import EngineLoadError, open_engine
@@ -56,6 +56,13 @@ def test_layers_without_attention_keep_no_cells() -> None:
 def test_a_header_that_says_odd_things_gives_a_number_all_the_same(odd: Any) -> None:
     file = header(block_count=odd, embedding_length=odd, attention__head_count=odd, attention__head_count_kv=odd)
     assert estimate_memory(file, engine()).total > file.bytes_total
+
+
+def test_scores_as_matrices_cost_memory_of_their_own() -> None:
+    file = header(block_count=30, embedding_length=576, attention__head_count=9)
+    flash, matrices = (estimate_memory(file, engine(cells=32_768, flash_attention=on)) for on in (True, False))
+    assert matrices.compute - flash.compute == score_bytes(file, 32_768) == 9 * 32_768 * 512 * 4
+    assert matrices.kv == flash.kv
 
 
 def test_more_cells_and_parked_prefixes_cost_more_and_layers_on_a_gpu_less() -> None:
