@@ -11,6 +11,7 @@ import trio
 
 from acceptance import clients, cluster, engine, failover, first_run, openapi, schemas
 from acceptance.check import Check, Scale, SkippedError
+from saiserve.bench.processes import stop_like_ctrl_c
 
 CHECKS: tuple[Check, ...] = (
     *first_run.CHECKS,
@@ -59,6 +60,7 @@ def main() -> int:
     if unknown:
         parser.error(f"no such check: {', '.join(sorted(unknown))}")
     chosen = [check for check in CHECKS if not parsed.names or check.name in parsed.names]
+    stop_like_ctrl_c()
     return trio.run(_all, chosen, Scale(is_full=not parsed.quick))
 
 

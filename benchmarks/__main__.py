@@ -9,6 +9,7 @@ import sys
 from types import ModuleType
 
 import benchmarks
+from saiserve.bench.processes import stop_like_ctrl_c
 
 SHARED = frozenset({"__main__", "ranks"})
 """Modules that are no benchmarks."""
@@ -32,6 +33,7 @@ def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] not in names():
         print(f"usage: python -m benchmarks NAME [ARGUMENT ...]\nNAME: {', '.join(names())}", file=sys.stderr)
         return 2
+    stop_like_ctrl_c()
     name = sys.argv[1]
     sys.argv = [f"python -m benchmarks {name}", *sys.argv[2:]]
     return int(module_of(name).main())

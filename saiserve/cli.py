@@ -212,7 +212,9 @@ def _bench(parsed: argparse.Namespace) -> int:
     import trio
 
     from saiserve.bench.command import AnswerError, bench, show
+    from saiserve.bench.processes import stop_like_ctrl_c
 
+    stop_like_ctrl_c()
     try:
         result = trio.run(bench, _settings(parsed), parsed.model, parsed.beside, _to_stderr)
     except AnswerError as error:

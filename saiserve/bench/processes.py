@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,13 @@ STOP_S = 10.0
 POLL_S = 0.05
 LOG_BYTES = 2_000
 PASSED = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", "VIRTUAL_ENV")
+
+
+def stop_like_ctrl_c() -> None:
+    """Have SIGTERM and SIGHUP end this program as Ctrl-C does, so that the servers it has started end with it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 @asynccontextmanager

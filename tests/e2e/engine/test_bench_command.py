@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +34,30 @@ def test_bench_measures_a_node_of_its_own_and_leaves_nothing_running() -> None:
     assert all(0 <= result["engine"][name] <= 16 * 2048 for name in ("cells_idle", "cells_used"))
     assert 0 < result["engine"]["queue_s_mean"] <= 60
     assert 0 < result["engine"]["loop_lag_s_p99"] <= result["engine"]["loop_lag_s_max"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_bench_that_is_ended_ends_the_node_it_started(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "saiserve.cli", "bench", "smollm2-135m", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
+        try:
+            deadline = time.monotonic() + 120
+            while not (nodes := _children(bench.pid)):
+                assert bench.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            bench.send_signal(number)
+            assert bench.wait(timeout=120) == 130
+            assert not [node for node in nodes if Path(f"/proc/{node}").exists()]
+        finally:
+            bench.kill()
+
+
+def _children(process: int) -> list[int]:
+    children = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == process:
+                children.append(int(stat.parent.name))
+    return children
