@@ -14,11 +14,13 @@ import psutil
 import pytest
 import trio
 
+from acceptance.cluster import wait_view
 from acceptance.nodes import API_KEY, CLUSTER_SECRET, Node, fleet
 from tests.e2e.test_damaged_models import COPIES, WRONG
 
 pytestmark = pytest.mark.slow
 
+WAIT_S = 60.0
 OPERATOR = {"X-SAI-Cluster": CLUSTER_SECRET}
 
 
@@ -31,6 +33,11 @@ async def ask(node: Node, model: str, tokens: int = 8) -> httpx2.Response:
     body = {"model": model, "max_tokens": tokens, "messages": [{"role": "user", "content": "Hello"}]}
     async with node.client() as client:
         return await client.post("/v1/chat/completions", json=body)
+
+
+async def states_at(viewer: Node, name: str) -> list[str]:
+    """The states of a member's models, as another node sees them."""
+    return [one["state"] for m in (await viewer.state())["members"] if m["name"] == name for one in m["models"]]
 
 
 async def stream(node: Node, model: str, tokens: int, began: trio.Event | None = None) -> int:
@@ -62,10 +69,11 @@ async def test_an_operator_loads_and_unloads_and_strangers_do_not() -> None:
             "third": "ready",
         }
         assert 0 < told["memory"]["held_bytes"] < told["memory"]["budget_bytes"]
-        later = await admin(node, "POST", "/load", {"model": "simulated:slow?load_s=3", "wait": False})
+        later = await admin(node, "POST", "/load", {"model": "simulated:slow?load_s=600", "wait": False})
         assert (later.status_code, later.json()["state"]) == (202, "loading")
-        await trio.sleep(1)
-        assert (await admin(node, "GET", "/slow")).json()["progress"]["stage"] == "loading"
+        with trio.fail_after(WAIT_S):
+            while (await admin(node, "GET", "/slow")).json().get("progress", {}).get("stage") != "loading":
+                await trio.sleep(0.05)
         gone = await admin(node, "POST", "/unload", {"model": "third"})
         assert (gone.status_code, gone.json()["state"]) == (200, "loadable")
         assert (await ask(node, "third")).status_code == 404
@@ -108,18 +116,19 @@ async def test_a_model_is_loaded_on_the_peer_that_can() -> None:
     async with fleet() as group:
         entry = await group.start_ready("entry", "none")
         able = await group.start_ready(
-            "able", "none", environment={"MODELS_ON_DEMAND": "simulated:sim?load_s=3", "KEEP_ALIVE_S": "2"}
+            "able", "none", environment={"MODELS_ON_DEMAND": "simulated:sim?load_s=3", "KEEP_ALIVE_S": "0"}
         )
-        with trio.fail_after(15):
+        with trio.fail_after(WAIT_S):
             while len((await entry.state())["members"]) < 2 or (await ask(entry, "sim")).status_code == 404:
                 await trio.sleep(0.2)
+        await wait_view([entry, able], {"entry", "able"}, WAIT_S)
         models = {m["name"]: m["models"] for m in (await entry.state())["members"]}
         assert (models["entry"], models["able"][0]["state"]) == ([], "ready")
         assert (await ask(entry, "sim")).headers["x-sai-route"].startswith("able")
-        with trio.fail_after(15):
-            while (await admin(able, "GET", "/sim")).json()["state"] != "loadable":
+        assert (await admin(able, "POST", "/unload", {"model": "sim"})).json()["state"] == "loadable"
+        with trio.fail_after(WAIT_S):  # until the entry node has heard of it
+            while await states_at(entry, "able") != ["loadable"]:
                 await trio.sleep(0.2)
-        await trio.sleep(2)  # until the entry node has heard of it
         replies: list[httpx2.Response] = []
 
         async def one() -> None:

@@ -11,8 +11,9 @@ from acceptance.chat import Stream, chat_body, stream_chat
 from acceptance.cluster import wait_view
 from acceptance.nodes import READY_S, Node, fleet, free_port
 
-IDLE_EXIT_S = 4.0
-"""Generous for a loaded machine; an idle node has nothing to wait for."""
+IDLE_EXIT_S = 20.0
+"""Generous for a loaded machine, and less than a node waits for what runs (DRAIN_S is 30)."""
+WAIT_S = 60.0
 
 
 async def ended(node: Node, timeout_s: float) -> float:
@@ -66,6 +67,20 @@ async def listens(node: Node) -> bool:
     return True
 
 
+async def busy(node: Node, lanes: int) -> None:
+    """Wait until so many answers are being made."""
+    with trio.fail_after(WAIT_S):
+        while sum(m["busy"] or 0 for m in (await node.state())["members"] if m["name"] == node.name) < lanes:
+            await trio.sleep(0.05)
+
+
+async def refuses(node: Node) -> None:
+    """Wait until a node's port is closed."""
+    with trio.fail_after(WAIT_S):
+        while await listens(node):
+            await trio.sleep(0.02)
+
+
 @pytest.mark.slow
 async def test_running_streams_end_normally_and_new_ones_are_refused() -> None:
     async with fleet() as group:
@@ -74,18 +89,17 @@ async def test_running_streams_end_normally_and_new_ones_are_refused() -> None:
 
         async def one() -> None:
             async with node.client() as client:
-                streams.append(await stream_chat(client, body(100)))
+                streams.append(await stream_chat(client, body(200)))
 
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(one)
-            await trio.sleep(1.5)
+            await busy(node, 3)
             node.signal(signal.SIGTERM)
-            await trio.sleep(0.5)
-            with pytest.raises(OSError, match=r".*"):
-                await trio.open_tcp_stream("127.0.0.1", node.port)
+            await refuses(node)
+            assert node.process.poll() is None
         await ended(node, IDLE_EXIT_S)
-        assert [stream.usage["completion_tokens"] for stream in streams] == [100, 100, 100]
+        assert [stream.usage["completion_tokens"] for stream in streams] == [200, 200, 200]
 
 
 @pytest.mark.slow
@@ -100,9 +114,9 @@ async def test_a_stream_longer_than_the_drain_is_cut_and_the_process_ends() -> N
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one)
-            await trio.sleep(1.0)
+            await busy(node, 1)
             node.signal(signal.SIGTERM)
-            took = await ended(node, 12)
+            took = await ended(node, WAIT_S)
         assert took >= 1.5
 
 
@@ -120,9 +134,9 @@ async def test_a_second_signal_ends_the_process_at_once(transport: str) -> None:
                         await stream_chat(client, body(1000))
 
             nursery.start_soon(one)
-            await trio.sleep(1.0)
+            await busy(node, 1)
             node.signal(signal.SIGTERM)
-            await trio.sleep(0.5)
+            await refuses(node)  # it has taken the first; two that wait together would be one
             node.signal(signal.SIGTERM)
             await ended(node, IDLE_EXIT_S)
 
@@ -133,7 +147,7 @@ async def test_one_of_three_stops_under_load_and_no_client_sees_it() -> None:
         sim = "simulated:sim?decode_rate=40&lanes=8"
         entry = await group.start_ready("entry", "none", seeds="")
         workers = [await group.start_ready(name, sim, seeds=entry.address) for name in ("a", "b")]
-        await wait_view([entry, *workers], {"entry", "a", "b"}, 10)
+        await wait_view([entry, *workers], {"entry", "a", "b"}, WAIT_S)
         streams: list[Stream] = []
 
         async def one(delay_s: float) -> None:
@@ -148,6 +162,7 @@ async def test_one_of_three_stops_under_load_and_no_client_sees_it() -> None:
             workers[0].signal(signal.SIGTERM)
         assert len(streams) == 20
         assert all(stream.usage["completion_tokens"] == 60 for stream in streams)
-        await ended(workers[0], 12)
-        states = {member["name"]: member["state"] for member in (await entry.state())["members"]}
-        assert states["a"] == "left"
+        await ended(workers[0], WAIT_S)
+        with trio.fail_after(WAIT_S):
+            while "left" not in {m["state"] for m in (await entry.state())["members"] if m["name"] == "a"}:
+                await trio.sleep(0.1)
