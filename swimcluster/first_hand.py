@@ -62,7 +62,8 @@ class FirstHand:
         elif packet.vitals_counter == entry.vitals_counter and entry.vitals_at is not None:
             entry.vitals_at = now
         if packet.incarnation > incarnation:
-            core.news.heard_first_hand(now, entry, packet.incarnation)
+            if entry.is_live:  # A departed one is asked before it is listed (P16).
+                core.news.heard_first_hand(now, entry, packet.incarnation)
             self._introduce(now, packet)
         elif state is not MemberState.ALIVE:
             self._tell(now, packet, entry)

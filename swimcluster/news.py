@@ -40,8 +40,8 @@ class News:
         if message.name == core.identity.name:
             core.defence.heard_words(now, message, address)
             return
-        if entry is None or (not entry.is_live and claim.life > entry.claim.life):
-            # A later life than the departed one may be old news all the same: who was never let in told few of it.
+        if entry is None or (not entry.is_live and overrides(claim, entry.claim)):
+            # What is newer than the departed claim held here may be old news all the same, that this node has missed.
             core.verifier.consider(now, message, address)
             return
         self.take_words(now, entry, message, address, heard_from=packet.name)

@@ -234,8 +234,8 @@ class Prober:
         core.news.accuse(now, entry)
 
     def set_reachability(self, now: int, entry: Entry, reachability: Reachability) -> None:
-        """Note this node's own opinion of the path, and say so when it changes."""
-        if entry.reachability is not reachability:
+        """Note this node's own opinion of the path, and say so when it changes; not of a life that a later one replaced."""
+        if entry.reachability is not reachability and self._core.table.get(entry.name) is entry:
             previous, entry.reachability = entry.reachability, reachability
             self._core.emit(ReachabilityChanged(entry.member(now), previous))
 

@@ -1,4 +1,4 @@
-"""Verify before list: an unknown member, or a departed one's later life, is a candidate until it answers (P16, P17)."""
+"""Verify before list: an unknown member, or what is newer of a departed one, is a candidate until it answers (P16, P17)."""
 
 from __future__ import annotations
 

@@ -148,7 +148,8 @@ class Denounces(Swim):
         return told
 
 
-def test_a_copy_that_goes_on_after_the_original_left_may_fail():
+def test_a_copy_that_goes_on_after_the_original_left_is_listed_by_nobody():
+    """It is not at the address it speaks of (P16)."""
     seen: list[str] = []
 
     class Counts(inv.LeftIsNotFailed):
@@ -157,8 +158,7 @@ def test_a_copy_that_goes_on_after_the_original_left_may_fail():
             super().stepped(world, node, kind, sent, events)
 
     assert check(Counts(), Swim, LEAVES, SetMetadata(13 * SECOND, COPY, b"other"), seconds=60) == []
-    assert seen.index("MemberDied") > seen.index("MemberLeft")
-    assert "MemberJoined" in seen[seen.index("MemberLeft") :]
+    assert not {"MemberJoined", "MemberDied"}.intersection(seen[seen.index("MemberLeft") :])
 
 
 def test_a_copied_member_that_left_and_is_reported_as_failed_is_caught():

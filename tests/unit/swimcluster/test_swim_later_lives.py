@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from swimcluster.codec import encode_message
-from swimcluster.events import MemberJoined, MemberRestarted, NameTaken
+from swimcluster.events import MemberJoined, NameTaken, ReachabilityChanged
+from swimcluster.member import MemberState, Reachability
 from swimcluster.messages import Alive, Dead
 from swimcluster.swim import Swim
 from tests.fakes.swim_bench import Bench, tell
@@ -69,11 +70,58 @@ def test_a_later_life_said_to_be_dead_while_it_is_asked_is_listed_when_it_has_re
     assert bench.machines[1].statistics().members_unverified == 0
 
 
-def test_a_later_life_that_answers_replaces_the_earlier_one_that_came_back_meanwhile():
+def test_a_later_life_that_answers_replaces_the_earlier_one_whatever_is_said_of_that_meanwhile():
     bench = buried()
+    before = len(bench.heard(MemberJoined, at="a"))
     reborn(bench, Alive("b", "10.0.0.1", 2, 1, bench.machines[2].local.instance, 7, b"", b""))
-    assert bench.machines[1].member("b").epoch == 1
-    assert "b" in bench.view(1)
+    assert bench.machines[1].member("b").state is MemberState.DEAD
     bench.run(0.1)
     assert bench.machines[1].member("b").epoch == 2
-    assert [event.member.epoch for event in bench.heard(MemberRestarted, at="a")] == [2]
+    assert [event.member.epoch for event in bench.heard(MemberJoined, at="a")[before:]] == [2]
+
+
+def test_newer_words_of_a_departed_life_list_nobody_who_does_not_answer():
+    bench = buried()
+    said = Alive("b", "10.0.0.1", 2, 1, bench.machines[2].local.instance, 7, b"", b"")
+    bench.deliver(1, bench.machines[3].core.pack_datagram([encode_message(said)], 1, fill=False))
+    assert "b" in bench.machines[1].core.verifier
+    bench.run(15)
+    assert bench.machines[1].member("b").state is MemberState.DEAD
+    assert bench.machines[1].statistics().members_unverified == 0
+
+
+def test_the_packets_of_a_departed_member_are_no_proof_that_it_lives():
+    """A frame that this node missed when it was new is taken once; its incarnation may be above the one that died."""
+    bench = buried()
+    bench.do(2, lambda swim, now: swim.set_metadata(now, b"new"))
+    frame = bench.machines[2].core.pack_datagram([], 1, fill=False)
+    bench.kill(2)
+    before = len(bench.events)
+    bench.deliver(1, frame)
+    bench.run(15)
+    members = [getattr(event, "member", None) for _, name, event in bench.events[before:] if name == "a"]
+    assert "b" not in [member.name for member in members if member]
+
+
+def test_a_departed_member_that_answers_is_back_in_the_life_it_had():
+    bench = buried()
+    bench.do(2, lambda swim, now: swim.set_metadata(now, b"new"))
+    bench.cut = lambda source, destination: False
+    said = bench.machines[2].core.identity.alive_bytes
+    bench.deliver(1, bench.machines[3].core.pack_datagram([said], 1, fill=False))
+    assert "b" not in bench.view(1)
+    bench.run(0.1)
+    assert "b" in bench.view(1)
+    assert bench.machines[1].member("b").epoch == 1
+
+
+def test_a_late_answer_of_the_earlier_life_says_nothing_once_a_later_one_is_listed():
+    bench = buried()
+    earlier = bench.machines[1].core.table.get("b")
+    assert earlier is not None
+    reborn(bench)
+    bench.run(0.1)
+    before = len(bench.heard(ReachabilityChanged, at="a"))
+    bench.machines[1].core.prober.succeeded(bench.now, earlier, Reachability.RELAYED)
+    bench.flush(1)
+    assert len(bench.heard(ReachabilityChanged, at="a")) == before

@@ -41,7 +41,7 @@ def test_the_stored_incarnation_rises_on_any_evidence():
     tell(bench, 1, Alive("c", "10.0.0.1", 3, 1, instance, 10, b"", b""))
     assert bench.machines[1].member("c").state is MemberState.DEAD
     tell(bench, 1, Alive("c", "10.0.0.1", 3, 1, instance, 11, b"", b""))
-    assert bench.machines[1].member("c").state is MemberState.ALIVE
+    assert "c" in bench.machines[1].core.verifier
 
 
 def test_newer_words_are_taken_even_where_the_suspicion_came_first():
