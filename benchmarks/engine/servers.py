@@ -18,7 +18,7 @@ MODELS = {"smol": "smollm2-135m", "gemma": "gemma-3-270m"}
 """Short names in rows to catalog ids."""
 PEER = Path(__file__).parents[2] / ".peers" / "bin" / "llama-server"
 """Built by `make peers`."""
-TRIED = ("FLASH_ATTENTION", "SPECULATE", "KV_TYPE")
+TRIED = ("FLASH_ATTENTION", "SPECULATE", "KV_TYPE", "LANES")
 """Settings of ours that may be tried in the environment: `FLASH_ATTENTION=1 python -m benchmarks engine distinct`."""
 CONTEXT = 32_768
 """Cells in all, on both sides; llama-server divides them among its slots."""

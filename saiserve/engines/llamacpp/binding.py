@@ -72,7 +72,6 @@ class LlamaContext:
         self.sequences_max = self._embedding_id
         self.batch_max = min(int(llama_cpp.llama_n_ubatch(self._handle)), int(llama_cpp.llama_n_batch(self._handle)))
         self.outputs_max = settings.outputs_max
-        self.flash_attention = settings.flash_attention
         self._rows = BatchArrays(self.batch_max)
         self._threads = settings.threads
         self._adapters: tuple[tuple[Any, float], ...] = ()

@@ -275,7 +275,7 @@ def _scheduler_config(settings: EngineSettings, context: LlamaContext, speeds: S
         lanes=lanes,
         batch_max=min(context.batch_max, max(BATCH_MIN, affordable)),
         queue_max=settings.queue_max,
-        apart=context.flash_attention and settings.gpu_layers == 0,
+        apart=settings.flash_attention and settings.gpu_layers == 0,
         host_bytes_max=settings.cache_bytes,
         prefill_rate=speeds.prefill_rate,
         decode_rate=speeds.stream_rates[1],
