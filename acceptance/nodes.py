@@ -81,6 +81,14 @@ class Node:
             response.raise_for_status()
             return dict(response.json())
 
+    async def listens(self) -> bool:
+        """Whether its port is open; then it takes signals too."""
+        try:
+            await (await trio.open_tcp_stream(self.host, self.port)).aclose()
+        except OSError:
+            return False
+        return True
+
     async def wait_ready(self, timeout_s: float = READY_S) -> None:
         """Wait until the node takes requests.
 

@@ -59,7 +59,7 @@ async def serves_alone(group: Fleet, seeds: str) -> Node:
     """Start a node b whose seeds do not answer; it serves its own model all the same."""
     node = group.start("b", SIM, seeds=seeds)
     with trio.fail_after(READY_S):
-        while not await listens(node):  # until then the machine decides how long it takes
+        while not await node.listens():  # until then the machine decides how long it takes
             await trio.sleep(0.02)
     began = trio.current_time()
     await node.wait_ready()
@@ -68,15 +68,6 @@ async def serves_alone(group: Fleet, seeds: str) -> Node:
     assert took < ALONE_S
     assert await status(node, "sim") == 200
     return node
-
-
-async def listens(node: Node) -> bool:
-    """Whether a node's port is open."""
-    try:
-        await (await trio.open_tcp_stream(node.host, node.port)).aclose()
-    except OSError:
-        return False
-    return True
 
 
 @asynccontextmanager

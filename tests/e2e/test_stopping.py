@@ -52,19 +52,10 @@ async def test_a_node_that_still_waits_for_its_seed_ends_at_once(transport: str)
         settings = {"CLUSTER_TRANSPORT": transport}
         node = group.start("a", "simulated:sim", seeds=f"127.0.0.1:{free_port()}", environment=settings)
         with trio.fail_after(READY_S):
-            while not await listens(node):
+            while not await node.listens():
                 await trio.sleep(0.02)
         node.signal(signal.SIGTERM)
         await ended(node, IDLE_EXIT_S)
-
-
-async def listens(node: Node) -> bool:
-    """Whether a node's port is open; then it takes signals too."""
-    try:
-        await (await trio.open_tcp_stream(node.host, node.port)).aclose()
-    except OSError:
-        return False
-    return True
 
 
 async def busy(node: Node, lanes: int) -> None:
@@ -77,7 +68,7 @@ async def busy(node: Node, lanes: int) -> None:
 async def refuses(node: Node) -> None:
     """Wait until a node's port is closed."""
     with trio.fail_after(WAIT_S):
-        while await listens(node):
+        while await node.listens():
             await trio.sleep(0.02)
 
 
