@@ -20,7 +20,7 @@ from saiserve.engines.llamacpp.lanes import CELLS_PER_LANE_MIN, SPEED_FLOOR, lan
 from saiserve.engines.llamacpp.probe import Speeds, lone_step_s, measure
 from saiserve.engines.llamacpp.prompt_ends import PromptEnds
 from saiserve.engines.llamacpp.prompting import PromptReader
-from saiserve.engines.llamacpp.protocol import ModelFacts
+from saiserve.engines.llamacpp.protocol import EngineLoadError, ModelFacts
 from saiserve.engines.llamacpp.purpose import POOLING_USUAL, Purpose, purpose_of
 from saiserve.engines.llamacpp.scheduler import Scheduler, SchedulerConfig
 from saiserve.engines.llamacpp.settings import BATCH_MAX, SEQUENCES_MAX, EngineSettings
@@ -47,10 +47,6 @@ BATCH_MIN = 128
 """However slow it was while it was measured: shorter pieces cost much of the prefill's speed."""
 MEMORY_SPARE = 0.05
 """Share of the machine's memory that stays free."""
-
-
-class EngineLoadError(Exception):
-    """The model cannot be served; one sentence that names the file and the reason."""
 
 
 def load_worker(

@@ -19,7 +19,7 @@ import msgspec
 from saiserve import limits
 from saiserve.engines.frames import FrameDecoder, FrameError, encode_frame
 from saiserve.engines.llamacpp.inbox import Inbox
-from saiserve.engines.llamacpp.protocol import Configure, Loaded, LoadFailed, Loading, ToProcess
+from saiserve.engines.llamacpp.protocol import Configure, EngineLoadError, Loaded, LoadFailed, Loading, ToProcess
 from saiserve.engines.messages import Failed, FailureKind
 
 READ_BYTES = 256 * 1024
@@ -94,7 +94,7 @@ def serve(channel: Channel) -> int:
     settings = first[0].settings
     os.nice(NICENESS)
     # Imported late: the module brings llama.cpp in, and the watch above must run before anything can block or crash.
-    from saiserve.engines.llamacpp.loading import EngineLoadError, load_worker
+    from saiserve.engines.llamacpp.loading import load_worker
 
     told_at = 0.0
 

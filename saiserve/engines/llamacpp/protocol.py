@@ -69,6 +69,10 @@ class LoadFailed(msgspec.Struct, frozen=True, array_like=True, tag="load_failed"
     detail: str
 
 
+class EngineLoadError(Exception):
+    """The model cannot be served; one sentence that names the file and the reason. `LoadFailed` carries it across."""
+
+
 class TierHoldings(msgspec.Struct, frozen=True, array_like=True):
     """What one place holds of past prompts and answers."""
 

@@ -21,6 +21,7 @@ from saiserve.engines.llamacpp.child import Child, open_child
 from saiserve.engines.llamacpp.mailbox import Mailbox
 from saiserve.engines.llamacpp.protocol import (
     Configure,
+    EngineLoadError,
     FromProcess,
     Holdings,
     Loaded,
@@ -53,10 +54,6 @@ SIGN_OF_LIFE_S = 1.0
 """Silence on a request after which the supervisor speaks for a process that is alive."""
 STEADY_S = 60.0
 """A process that was ready this long starts the next pauses from the beginning."""
-
-
-class EngineLoadError(Exception):
-    """The model cannot be served; one sentence that names the file and the reason."""
 
 
 class EngineState(enum.StrEnum):

@@ -10,7 +10,8 @@ import pytest
 
 from saiserve.engines.llamacpp.adapters import Adapters
 from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
-from saiserve.engines.llamacpp.loading import EngineLoadError, load_worker
+from saiserve.engines.llamacpp.loading import load_worker
+from saiserve.engines.llamacpp.protocol import EngineLoadError
 from saiserve.engines.llamacpp.settings import AdapterSettings, EngineSettings
 from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.engines.llamacpp.worker import Worker

@@ -25,8 +25,9 @@ from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
 from saiserve.engines.llamacpp.image_file import IMAGE_PIXELS_MAX, ImageError, check_image
 from saiserve.engines.llamacpp.image_parts import IMAGES_MAX
 from saiserve.engines.llamacpp.kv import DecodeOutcome, Row
-from saiserve.engines.llamacpp.loading import EngineLoadError, load_worker
+from saiserve.engines.llamacpp.loading import load_worker
 from saiserve.engines.llamacpp.mixed_rows import cut_rows
+from saiserve.engines.llamacpp.protocol import EngineLoadError
 from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.engines.llamacpp.worker import Worker
