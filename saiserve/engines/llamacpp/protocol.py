@@ -93,7 +93,7 @@ class LongPrefix(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Holdings(msgspec.Struct, frozen=True, array_like=True, tag="holdings"):
-    """What could be reused, told every `worker.HOLDINGS_S` while there is anything."""
+    """What could be reused, told every `outbox.HOLDINGS_S` while there is anything."""
 
     running: TierHoldings = TierHoldings()
     idle: TierHoldings = TierHoldings()

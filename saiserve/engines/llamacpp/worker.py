@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from saiserve import limits
 from saiserve.engines.llamacpp.adapters import Adapters
 from saiserve.engines.llamacpp.answer import Answer
 from saiserve.engines.llamacpp.batch_arrays import Logits
@@ -19,14 +18,13 @@ from saiserve.engines.llamacpp.binding import LlamaContext
 from saiserve.engines.llamacpp.constraint import ConstraintBroken, ConstraintCompiler, Matcher
 from saiserve.engines.llamacpp.embedding import QUEUE_MAX, EmbeddingQueue
 from saiserve.engines.llamacpp.guard import Guard
-from saiserve.engines.llamacpp.holdings import summarise
 from saiserve.engines.llamacpp.intake import AnyReady, Intake, ReadyCount, ReadyVectors
 from saiserve.engines.llamacpp.job import Broken, Notice, OutOfRoom, Sample, Started, Step
 from saiserve.engines.llamacpp.job import Progress as Prefilled
 from saiserve.engines.llamacpp.kv import DecodeOutcome
+from saiserve.engines.llamacpp.outbox import Outbox
 from saiserve.engines.llamacpp.prompt_ends import PromptEnds
 from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, PromptTokens
-from saiserve.engines.llamacpp.protocol import Holdings
 from saiserve.engines.llamacpp.sampler import NotANumberError, SamplingError
 from saiserve.engines.llamacpp.scheduler import Scheduler
 from saiserve.engines.llamacpp.threads import ThreadChooser
@@ -42,24 +40,13 @@ from saiserve.engines.messages import (
     FailureKind,
     FinishReason,
     Generate,
-    Heartbeat,
-    Progress,
     RefusalReason,
-    Refused,
     Tokens,
 )
 from saiserve.engines.waits import NS
 
-REPORT_S = 0.1
-"""Time between full reports of load and counters while steps run."""
-SIGN_OF_LIFE_S = 2.0
-"""An answer that waits or prefills is heard of at least this often."""
-BUSY_RETRY_S = 1.0
-"""When to come again where nothing better is known."""
 SPOILT_MAX = 3
 """Requests in a row whose output is no number although their adapters are as set: then it is the cache that is spoilt."""
-HOLDINGS_S = 2.0
-"""Time between reports of what is held for reuse."""
 
 
 class CacheSpoiltError(Exception):
@@ -94,6 +81,15 @@ class Worker:
         self._threads = threads
         self._answers: dict[str, Answer] = {}
         self._guard = Guard(self._fail)
+        self._timings = Timings()
+        self._embeddings = EmbeddingQueue(context)
+        self._out = Outbox(
+            scheduler=scheduler,
+            timings=self._timings,
+            threads=threads,
+            embeddings=self._embeddings,
+            context_tokens=context_tokens,
+        )
         self._intake = Intake(
             vocabulary=vocabulary,
             reader=reader,
@@ -101,17 +97,10 @@ class Worker:
             adapters=adapters,
             compiler=compiler,
             context_tokens=context_tokens,
-            refuse=self._refuse,
+            refuse=self._out.refuse,
             fail=self._guard.fault,
             on_ready=on_ready,
         )
-        self._embeddings = EmbeddingQueue(context)
-        self._out: list[msgspec.Struct] = []
-        self._timings = Timings()
-        self._reported_at = 0
-        self._signed_at = 0
-        self._holdings_at = 0
-        self._holdings = Holdings()
         self._worked_until = 0
         self._spoilt = 0
         """Requests in a row that count against `SPOILT_MAX`."""
@@ -120,8 +109,7 @@ class Worker:
 
     def take_messages(self) -> list[msgspec.Struct]:
         """Messages to send, in order; each is given once."""
-        messages, self._out = self._out, []
-        return messages
+        return self._out.take()
 
     @property
     def has_work(self) -> bool:
@@ -143,9 +131,9 @@ class Worker:
     def _take_in(self, request: Generate | Count | Embed) -> None:
         if request.id in self._answers or request.id in self._intake:
             fault = PromptRefusal(RefusalReason.BAD_REQUEST, f"a request with id {request.id} is running")
-            self._refuse(request.id, fault)
+            self._out.refuse(request.id, fault)
         elif isinstance(request, Embed) and len(self._embeddings) >= QUEUE_MAX:
-            self._refuse(request.id, PromptRefusal(RefusalReason.BUSY, "the embedding queue is full"))
+            self._out.refuse(request.id, PromptRefusal(RefusalReason.BUSY, "the embedding queue is full"))
         else:
             self._intake.add(request)
 
@@ -157,7 +145,7 @@ class Worker:
         if isinstance(ready, ReadyVectors):
             self._embeddings.add(*ready)
         elif isinstance(ready, ReadyCount):
-            self._send(ready.answer)
+            self._out.send(ready.answer)
         else:
             self._admit(ready.request, ready.prompt, ready.matcher, now)
 
@@ -170,17 +158,17 @@ class Worker:
                 refusal = self._scheduler.submit(now, job)
             except ValueError as error:
                 fault = PromptRefusal(RefusalReason.TOO_LONG, str(error), prompt_tokens=len(prompt.ids))
-                self._refuse(request.id, fault)
+                self._out.refuse(request.id, fault)
                 return
             if refusal is not None:
-                self._refuse(request.id, PromptRefusal(RefusalReason.BUSY, "the queue is full"), refusal.wait_s)
+                self._out.refuse(request.id, PromptRefusal(RefusalReason.BUSY, "the queue is full"), refusal.wait_s)
                 return
         answer.cached_tokens = cached
-        self._send(Accepted(request.id, len(prompt.ids), cached, self._scheduler.load(), answer.max_tokens))
+        self._out.send(Accepted(request.id, len(prompt.ids), cached, self._scheduler.load(), answer.max_tokens))
         if answer.end is None:
             self._answers[request.id] = answer
         else:
-            self._send(answer.finished(now, self._scheduler.load()))
+            self._out.finish(answer, now)
 
     def _cancel(self, request_id: str) -> None:
         self._answers.pop(request_id, None)
@@ -274,7 +262,7 @@ class Worker:
                 piece = self._vocabulary.piece(drawn.token)
                 answer.take(drawn.token, piece)
                 logprobs = None if drawn.logprob is None else (drawn.logprob,)
-                self._send(Tokens(request_id, (drawn.token,), piece, logprobs))
+                self._out.send(Tokens(request_id, (drawn.token,), piece, logprobs))
         except (SamplingError, ConstraintBroken) as error:
             self._spoilt += isinstance(error, NotANumberError) and answer.request.sampling.lora is None
             self._fail(request_id, str(error))
@@ -299,7 +287,7 @@ class Worker:
         self._adapters.apply(self._context, self._adapters.name_in(self._embeddings.next_model))
         answer = self._embeddings.run()
         if answer is not None:
-            self._send(answer)
+            self._out.send(answer)
 
     def _notify(self, notices: Iterable[Notice], now: int) -> bool:
         """Tell answers what became of them; whether one drew its first token without any computing."""
@@ -322,7 +310,7 @@ class Worker:
                     self._draw(answer, self._ends.take(answer.end_key), answer.known_tokens, now)
             case Prefilled():
                 answer.prefilled = notice.prefilled
-                self._tell(answer, now)
+                self._out.progress(answer, now)
             case OutOfRoom():
                 answer.end = FinishReason.LENGTH
                 self._end(answer, now)
@@ -334,54 +322,14 @@ class Worker:
     # Replies
 
     def report(self, now: int) -> None:
-        """A heartbeat, and signs of life for answers that wait; at most every `REPORT_S`."""
-        if now - self._reported_at < REPORT_S * NS:
-            return
-        self._reported_at = now
-        self._send(Heartbeat(self._scheduler.load(), self._timings.steps, self._counters()))
-        if now - self._signed_at >= SIGN_OF_LIFE_S * NS:
-            self._signed_at = now
-            for answer in self._answers.values():
-                if now - answer.clock.told_at >= SIGN_OF_LIFE_S * NS and answer.clock.first_token_at == 0:
-                    self._tell(answer, now)
-        if now - self._holdings_at >= HOLDINGS_S * NS:
-            self._holdings_at = now
-            self._tell_holdings(now)
-
-    def _tell_holdings(self, now: int) -> None:
-        holdings = summarise(self._scheduler.held(), now)
-        if holdings != self._holdings:
-            self._holdings = holdings
-            self._send(holdings)
-
-    def _counters(self) -> dict[str, float]:
-        return {
-            **self._scheduler.counters(),
-            **self._timings.counters(),
-            "threads": float(self._threads.threads),
-            "embeddings_waiting": float(len(self._embeddings)),
-        }
-
-    def _tell(self, answer: Answer, now: int) -> None:
-        answer.clock.told_at = now
-        self._send(Progress(answer.request.id, answer.prefilled))
+        """Say how the engine is, at most every `outbox.REPORT_S`."""
+        self._out.report(now, self._answers.values())
 
     def _end(self, answer: Answer, now: int) -> None:
         self._answers.pop(answer.request.id, None)
-        self._send(answer.finished(now, self._scheduler.load()))
+        self._out.finish(answer, now)
 
     def _fail(self, request_id: str, detail: str) -> None:
         """End a request wherever it stands, and give back what it holds."""
         self._cancel(request_id)
-        self._send(Failed(request_id, FailureKind.INTERNAL, detail))
-
-    def _refuse(self, request_id: str, fault: PromptRefusal, retry_after_s: float = BUSY_RETRY_S) -> None:
-        """`retry_after_s` counts for who finds the engine busy."""
-        wait_s = min(retry_after_s, limits.QUEUE_S) if fault.reason is RefusalReason.BUSY else 0.0
-        load = self._scheduler.load()
-        self._send(
-            Refused(request_id, fault.reason, str(fault), load, fault.prompt_tokens, self._context_tokens, wait_s)
-        )
-
-    def _send(self, message: msgspec.Struct) -> None:
-        self._out.append(message)
+        self._out.send(Failed(request_id, FailureKind.INTERNAL, detail))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from saiserve.engines.llamacpp.worker import REPORT_S
+from saiserve.engines.llamacpp.outbox import REPORT_S
 from saiserve.engines.messages import Embed, Embedded, Heartbeat
 from tests.unit.llamacpp.desk import Desk
 
