@@ -9,7 +9,17 @@ import trio
 
 from saiserve import limits
 from saiserve.engines.engine import HopError
-from saiserve.engines.messages import Accepted, Failed, FailureKind, Progress, RefusalReason, Refused, Tokens
+from saiserve.engines.messages import (
+    Accepted,
+    EngineReply,
+    Failed,
+    FailureKind,
+    Progress,
+    RefusalReason,
+    Refused,
+    Tokens,
+    is_terminal,
+)
 from saiserve.engines.token_runs import merged
 
 
@@ -68,3 +78,21 @@ class Mailbox:
             self._arrived = trio.Event()
             await self._arrived.wait()
         return self._messages.popleft()
+
+
+class Replies:
+    """The messages of one answer, up to the terminal one."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._over = False
+
+    def __aiter__(self) -> Replies:
+        return self
+
+    async def __anext__(self) -> EngineReply:
+        if self._over:
+            raise StopAsyncIteration
+        message: EngineReply = await self._mailbox.get()  # type: ignore[assignment]
+        self._over = is_terminal(message)
+        return message

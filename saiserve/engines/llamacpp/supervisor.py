@@ -16,9 +16,9 @@ import trio
 
 from saiserve import limits
 from saiserve.engines.engine import HopError
-from saiserve.engines.frames import FrameError
 from saiserve.engines.llamacpp.child import Child, open_child
-from saiserve.engines.llamacpp.mailbox import Mailbox
+from saiserve.engines.llamacpp.mailbox import Mailbox, Replies
+from saiserve.engines.llamacpp.mailboxes import SIGN_OF_LIFE_S, Mailboxes, mailbox_of
 from saiserve.engines.llamacpp.protocol import (
     Configure,
     EngineLoadError,
@@ -31,7 +31,6 @@ from saiserve.engines.llamacpp.protocol import (
 )
 from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.messages import (
-    Cancel,
     Count,
     Counted,
     Embed,
@@ -42,16 +41,12 @@ from saiserve.engines.messages import (
     Generate,
     Heartbeat,
     Load,
-    Progress,
     RefusalReason,
     Refused,
-    is_terminal,
 )
 
 logger = logging.getLogger("saiserve.engine")
 
-SIGN_OF_LIFE_S = 1.0
-"""Silence on a request after which the supervisor speaks for a process that is alive."""
 STEADY_S = 60.0
 """A process that was ready this long starts the next pauses from the beginning."""
 
@@ -93,7 +88,7 @@ class LlamaEngine:
         self._heartbeat_lost_s = heartbeat_lost_s
         self._load = Load()
         self._child: Child | None = None
-        self._open: dict[str, Mailbox] = {}
+        self._requests = Mailboxes()
         self._load_failed: str | None = None
         self._ready = trio.Event()
         self._told = False
@@ -117,7 +112,7 @@ class LlamaEngine:
     @property
     def running(self) -> int:
         """Requests in the process."""
-        return len(self._open)
+        return len(self._requests)
 
     @property
     def load_failed(self) -> str:
@@ -173,12 +168,8 @@ class LlamaEngine:
         """Give signs of life for requests while the process computes one long step and cannot read its socket."""
         while True:
             await trio.sleep(SIGN_OF_LIFE_S / 2)
-            now = trio.current_time()
-            if now - self._heard_at > limits.ENGINE_STEP_S:
-                continue
-            for mailbox in self._open.values():
-                if mailbox.streams and now - mailbox.heard_at >= SIGN_OF_LIFE_S:
-                    mailbox.put(Progress(mailbox.request_id, mailbox.prefilled))
+            if trio.current_time() - self._heard_at <= limits.ENGINE_STEP_S:
+                self._requests.vouch()
 
     def _begin(self, child: Child) -> None:
         self._child = child
@@ -194,10 +185,8 @@ class LlamaEngine:
         self.state, self.detail = EngineState.WAITING, how
         self._child = None
         words = f"{how} without a sign of life" if kind is FailureKind.HANG else how
-        logger.error("engine %s: %s; %d requests were in it", self.model, words, len(self._open))
-        for mailbox in list(self._open.values()):
-            mailbox.process_ended(kind, words)
-        self._forget_all()
+        logger.error("engine %s: %s; %d requests were in it", self.model, words, self.running)
+        self._requests.end(kind, words)
 
     def _load_sentence(self) -> str:
         if self._load_failed is not None:
@@ -207,12 +196,7 @@ class LlamaEngine:
     def _stop(self) -> None:
         self.state, self.detail = EngineState.STOPPED, "the engine was stopped"
         self._child = None
-        for mailbox in list(self._open.values()):
-            mailbox.process_ended(FailureKind.UNLOADED, "the model was unloaded")
-        self._forget_all()
-
-    def _forget_all(self) -> None:
-        self._open.clear()
+        self._requests.end(FailureKind.UNLOADED, "the model was unloaded")
 
     def _receive(self, message: FromProcess) -> None:
         self._heard_at = trio.current_time()
@@ -234,15 +218,9 @@ class LlamaEngine:
                 self._deliver(message)
 
     def _deliver(self, message: EngineReply | Counted | Embedded) -> None:
-        mailbox = self._open.get(message.id)
-        if mailbox is None:
-            return
-        mailbox.put(message)
         load = getattr(message, "load", None)
-        if load is not None:
+        if self._requests.deliver(message) and load is not None:
             self._load = load
-        if isinstance(message, (Counted, Embedded)) or is_terminal(message):
-            self._close(message.id)
 
     # Requests
 
@@ -254,9 +232,9 @@ class LlamaEngine:
     async def _generate(self, request: Generate) -> AsyncIterator[AsyncIterator[EngineReply]]:
         mailbox = self._submit(request)
         try:
-            yield _Replies(mailbox)
+            yield Replies(mailbox)
         finally:
-            self._abandon(mailbox)
+            self._requests.abandon(mailbox, self._child)
 
     async def count(self, request: Count) -> Counted | Refused:
         """Count a prompt's tokens. Raises HopError when the process ends meanwhile."""
@@ -275,71 +253,19 @@ class LlamaEngine:
         try:
             answer = await mailbox.get()
         finally:
-            self._abandon(mailbox)
+            self._requests.abandon(mailbox, self._child)
         if isinstance(answer, Failed):
             raise HopError(answer.detail, sent=True)
         return answer
 
     def _submit(self, request: Generate | Count | Embed) -> Mailbox:
-        mailbox = Mailbox(request.id, streams=isinstance(request, Generate))
         reason = REFUSED_WHEN.get(self.state)
-        if reason is not None or self._child is None:
-            mailbox.put(
-                Refused(
-                    request.id,
-                    reason or RefusalReason.LOADING,
-                    self.detail,
-                    self.load,
-                    retry_after_s=limits.ENGINE_RESTART_FIRST_S,
-                )
-            )
-        elif request.id in self._open:
-            mailbox.put(Refused(request.id, RefusalReason.BAD_REQUEST, "this id is in use", self.load))
-        else:
-            self._hand_over(request, self._child, mailbox)
+        if reason is None and self._child is not None:
+            return self._requests.carry(request, self._child, self.load)
+        mailbox, again_s = mailbox_of(request), limits.ENGINE_RESTART_FIRST_S
+        reason = reason or RefusalReason.LOADING
+        mailbox.put(Refused(request.id, reason, self.detail, self.load, retry_after_s=again_s))
         return mailbox
-
-    def _hand_over(self, request: Generate | Count | Embed, child: Child, mailbox: Mailbox) -> None:
-        try:
-            sent = child.send(request)
-        except FrameError as error:
-            mailbox.put(Refused(request.id, RefusalReason.BAD_REQUEST, str(error), self.load))
-            return
-        if sent:
-            self._open[request.id] = mailbox
-        else:
-            mailbox.put(
-                Refused(
-                    request.id, RefusalReason.BUSY, "the engine is behind with reading", self.load, retry_after_s=1.0
-                )
-            )
-
-    def _abandon(self, mailbox: Mailbox) -> None:
-        if self._open.get(mailbox.request_id) is mailbox:
-            self._close(mailbox.request_id)
-            if self._child is not None:
-                self._child.send(Cancel(mailbox.request_id))
-
-    def _close(self, request_id: str) -> None:
-        self._open.pop(request_id, None)
-
-
-class _Replies:
-    """The messages of one answer, up to the terminal one."""
-
-    def __init__(self, mailbox: Mailbox) -> None:
-        self._mailbox = mailbox
-        self._over = False
-
-    def __aiter__(self) -> _Replies:
-        return self
-
-    async def __anext__(self) -> EngineReply:
-        if self._over:
-            raise StopAsyncIteration
-        message: EngineReply = await self._mailbox.get()  # type: ignore[assignment]
-        self._over = is_terminal(message)
-        return message
 
 
 @contextlib.asynccontextmanager
