@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import psutil
 from saiserve.engines.llamacpp.adapters import Adapters
 from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler
+from saiserve.engines.llamacpp.cores import threads_for
 from saiserve.engines.llamacpp.estimate import MemoryEstimate, estimate_memory, gigabytes, sizes
 from saiserve.engines.llamacpp.gguf_file import ModelFile, ModelFileError, read_model_file
 from saiserve.engines.llamacpp.kv import Family
@@ -215,15 +215,6 @@ def _choose_threads(context: LlamaContext, settings: EngineSettings, token: int)
     chooser = ThreadChooser(most, step_s)
     context.use_threads(chooser.threads)
     return chooser
-
-
-def threads_for(asked: int | None) -> int:
-    """Compute threads: as asked, else one per core this process may use."""
-    allowed = len(os.sched_getaffinity(0))
-    if asked is not None:
-        return max(1, min(asked, allowed))
-    cores = psutil.cpu_count(logical=False) or allowed
-    return max(1, min(cores, allowed))
 
 
 def _check_memory(estimate: MemoryEstimate) -> None:
