@@ -193,7 +193,7 @@ class CompletionStreamEncoder:
         match event:
             case AnswerFailed():
                 self._ended = True
-                return sse.event(error_object(event.error, ErrorStyle.OPENAI))
+                return sse.event(error_object(event.error, ErrorStyle.OPENAI, field="prompt"))
             case TextDelta() if event.text or event.logprobs:
                 given = event.logprobs
                 logprobs = None if given is None else self._logprobs[event.choice].object(given)

@@ -50,6 +50,22 @@ LLAMA_TYPES: dict[ErrorKind, str] = {
 """llama-server's word for a kind; all others are `invalid_request_error` below 500 and `server_error` from there on."""
 
 
+OVERFLOWING_FIELD = "messages"
+"""The field that is too long where a prompt is, on routes that `OVERFLOWING_FIELDS` does not name."""
+OVERFLOWING_FIELDS: dict[str, str] = {
+    "/v1/completions": "prompt",
+    "/v1/responses": "input",
+    "/responses": "input",
+    "/v1/embeddings": "input",
+    "/embeddings": "input",
+    "/v1/rerank": "documents",
+    "/rerank": "documents",
+    "/v1/reranking": "documents",
+    "/reranking": "documents",
+}
+"""The same on the routes of OpenAI's style whose prompt has another name."""
+
+
 def error_style(path: str) -> ErrorStyle:
     """Return the style for a path, known or not: OpenAI's unless the route is Anthropic's or llama-server's alone."""
     if path.rstrip("/").startswith(("/v1/messages", "/v1/v1/messages", "/v1/complete/")):
@@ -57,9 +73,19 @@ def error_style(path: str) -> ErrorStyle:
     return ErrorStyle.LLAMA if path in LLAMA_PATHS else ErrorStyle.OPENAI
 
 
-def error_object(error: ApiError, style: ErrorStyle, request_id: str = "") -> dict[str, Any]:
-    """Return the error's JSON object. Values are always valid Unicode, whatever the message quotes."""
-    message = printable(_message(error, style))
+def overflowing_field(path: str) -> str:
+    """Return the field that holds a route's prompt, as an overflow names it in OpenAI's style."""
+    return OVERFLOWING_FIELDS.get(path.rstrip("/"), OVERFLOWING_FIELD)
+
+
+def error_object(
+    error: ApiError, style: ErrorStyle, request_id: str = "", *, field: str = OVERFLOWING_FIELD
+) -> dict[str, Any]:
+    """Return the error's JSON object. Values are always valid Unicode, whatever the message quotes.
+
+    `field` is where the route's prompt is: the one that an overflow is told of.
+    """
+    message = printable(_message(error, style, field))
     if style is ErrorStyle.ANTHROPIC:
         body: dict[str, Any] = {"type": "error", "error": {"type": error.row.anthropic_type, "message": message}}
         if request_id:
@@ -67,7 +93,7 @@ def error_object(error: ApiError, style: ErrorStyle, request_id: str = "") -> di
         return body
     if style is ErrorStyle.LLAMA:
         return {"error": _llama_object(error, message)}
-    param = "messages" if error.param is None and error.kind is ErrorKind.CONTEXT_TOO_LONG else error.param
+    param = field if error.param is None and error.kind is ErrorKind.CONTEXT_TOO_LONG else error.param
     return {
         "error": {
             "message": message,
@@ -90,26 +116,28 @@ def _llama_object(error: ApiError, message: str) -> dict[str, Any]:
     return body
 
 
-def _message(error: ApiError, style: ErrorStyle) -> str:
+def _message(error: ApiError, style: ErrorStyle, field: str) -> str:
     """Return the message; an overflow in the words by which each kind of client knows to shorten its prompt."""
     if error.kind is not ErrorKind.CONTEXT_TOO_LONG:
         return error.message
     have, room = error.prompt_tokens, error.context_tokens
     if style is ErrorStyle.LLAMA:
+        if not have:
+            return f"request exceeds the available context size: {error.message}"
         return f"request ({have} tokens) exceeds the available context size ({room} tokens), try increasing it"
     if style is ErrorStyle.ANTHROPIC:
         return f"prompt is too long: {have} tokens > {room} maximum" if have else f"prompt is too long: {error.message}"
     if not have:
         return f"The prompt exceeds the model's maximum context length: {error.message}"
     return (
-        f"This model's maximum context length is {room} tokens. However, your messages resulted in {have} tokens. "
-        "Please reduce the length of the messages."
+        f"This model's maximum context length is {room} tokens. However, your {field} resulted in {have} tokens. "
+        f"Please reduce the length of the {field}."
     )
 
 
-def error_body(error: ApiError, style: ErrorStyle, request_id: str = "") -> bytes:
-    """Return the whole body of an error reply."""
-    return msgspec.json.encode(error_object(error, style, request_id))
+def error_body(error: ApiError, style: ErrorStyle, request_id: str = "", *, field: str = OVERFLOWING_FIELD) -> bytes:
+    """Return the whole body of an error reply; `field` as for `error_object`."""
+    return msgspec.json.encode(error_object(error, style, request_id, field=field))
 
 
 def error_headers(error: ApiError, style: ErrorStyle) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ import trio
 
 from saiserve import limits
 from saiserve.api.body import check_media_type, decompress, too_large
-from saiserve.api.errors import ErrorStyle, error_body, error_headers, error_style
+from saiserve.api.errors import ErrorStyle, error_body, error_headers, error_style, overflowing_field
 from saiserve.api.turnstile import Turnstile
 from saiserve.errors import ApiError, ErrorKind
 
@@ -218,7 +218,7 @@ async def send_reply(send: Send, reply: Reply, *, is_head: bool = False) -> None
 async def send_error(scope: Scope, send: Send, error: ApiError) -> None:
     """Send an error in the style of the path that was asked for."""
     style = error_style(scope["path"])
-    body = error_body(error, style, request_id_of(scope))
+    body = error_body(error, style, request_id_of(scope), field=overflowing_field(scope["path"]))
     reply = Reply(body, error.row.status, tuple(error_headers(error, style)))
     await send_reply(send, reply, is_head=scope["method"] == "HEAD")
 

@@ -250,7 +250,7 @@ class ResponseEncoder:
 
     def _fail(self, error: ApiError) -> bytes:
         body = self._response("failed")
-        message = error_object(error, ErrorStyle.OPENAI)["error"]["message"]
+        message = error_object(error, ErrorStyle.OPENAI, field="input")["error"]["message"]
         body["error"] = {"code": FAILURE_CODES.get(error.kind, "server_error"), "message": message}
         return self._last("response.failed", body)
 
