@@ -1,7 +1,8 @@
-"""Puts an application on a loopback port for the length of a test, and clients of it."""
+"""Puts an application on a loopback port for the length of a test, clients of it, and what it says when it refuses."""
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +23,8 @@ from tests.fakes.service import ScriptedService
 
 KEY = "client-key-of-the-tests"
 SECRET = b"operator-secret-of-the-tests"
+CHAT = "/v1/chat/completions"
+HI = [{"role": "user", "content": "hi"}]
 AUTH = Auth([ClientKey("tests", KEY.encode()), ClientKey("other", b"another-client-key")], [SECRET])
 
 
@@ -103,3 +106,23 @@ async def raw_exchange(served: Served, head: str, body: bytes = b"") -> tuple[in
     status_line, *lines = top.decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return int(status_line.split()[1]), headers, rest
+
+
+def refuse_nan(text: str) -> None:
+    raise AssertionError(f"{text} is not JSON")
+
+
+def strict(content: bytes) -> dict:
+    return json.loads(content.decode("utf-8", "strict"), parse_constant=refuse_nan)
+
+
+async def assert_refused(response, status: int, param: str | None = None) -> dict:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"]
+    assert response.headers["x-request-id"] == response.headers["request-id"]
+    error = strict(response.content)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    if param is not None:
+        assert (error["param"] or "").startswith(param), error
+    return error

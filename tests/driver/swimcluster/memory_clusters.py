@@ -49,6 +49,17 @@ async def member(
         yield cluster
 
 
+@asynccontextmanager
+async def pair(**options: object) -> AsyncIterator[tuple[Cluster, Cluster, MemoryNetwork]]:
+    """Two members, a and b, that see each other."""
+    network = MemoryNetwork(delay_s=0.001)
+    async with member(network, "a", **options) as a, member(network, "b", "a", **options) as b:
+        with trio.fail_after(5):
+            await a.wait_for(lambda members: len(members) == 2)
+            await b.wait_for(lambda members: len(members) == 2)
+        yield a, b, network
+
+
 def names(members: tuple[Member, ...]) -> list[str]:
     return [found.name for found in members]
 
@@ -58,4 +69,4 @@ def state_of(cluster: Cluster, name: str) -> MemberState | None:
     return None if found is None else found.state
 
 
-__all__ = ["KEY", "MemoryNetwork", "MemoryTransport", "config", "member", "names", "state_of", "virtual_now"]
+__all__ = ["KEY", "MemoryNetwork", "MemoryTransport", "config", "member", "names", "pair", "state_of", "virtual_now"]
