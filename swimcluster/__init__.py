@@ -21,6 +21,7 @@ from swimcluster.errors import (
     NameInUseError,
     PayloadTooLargeError,
     PayloadTypeError,
+    RefusedError,
     SwimclusterError,
 )
 from swimcluster.events import (
@@ -126,6 +127,7 @@ __all__ = [
     "PendingReply",
     "Reachability",
     "ReachabilityChanged",
+    "RefusedError",
     "ReplyReceived",
     "RequestFailed",
     "RequestReceived",

@@ -17,7 +17,7 @@ import trio
 
 from swimcluster.address import Address
 from swimcluster.config import NS_PER_S
-from swimcluster.errors import ExchangeError, SwimclusterError
+from swimcluster.errors import ExchangeError, RefusedError, SwimclusterError
 from swimcluster.events import Event, RequestReceived
 from swimcluster.line_budget import LineBudget
 from swimcluster.nursery import open_plain_nursery
@@ -255,15 +255,18 @@ class Driver:
     @trio.lowlevel.enable_ki_protection
     async def _exchange(self, exchange: Exchange) -> None:
         reply: bytes | None = None
+        why: tuple[str, ...] = ()
         try:
             with trio.move_on_after(exchange.timeout_ns / NS_PER_S):
                 reply = await self._transport.exchange(exchange.destination, exchange.data)
+        except RefusedError as error:
+            why = ("", str(error))
         except ExchangeError as error:
             logger.debug("exchange with %s: %s", exchange.destination, error)
         finally:
             self._exchanging -= 1
         if reply is None:
-            self.feed("exchange_failed", exchange.id)
+            self.feed("exchange_failed", exchange.id, *why)
         else:
             self.feed("exchange_replied", exchange.id, reply)
 

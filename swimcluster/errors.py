@@ -9,7 +9,8 @@ SwimclusterError
 ├── DecodeError        theirs: bytes are not a message of this protocol; state unchanged
 ├── AuthError          theirs: the MAC or key does not fit; state unchanged
 ├── ExchangeError      theirs: no such live member, and nothing was sent; or no reply: unchanged here, unknown there;
-│                      yours: to this member itself, or after it left, or too many at once; nothing was sent
+│   │                  yours: to this member itself, or after it left, or too many at once; nothing was sent
+│   └── RefusedError   theirs: who answers there is no member; nothing changed here or there
 └── ClosedError        yours: the cluster object has been closed
 """
 
@@ -54,6 +55,13 @@ class ExchangeError(SwimclusterError):
     Where nothing was sent, the message says so and why: no such live member, this member itself, one that has left, too
     many exchanges under way. Otherwise it is not known whether the other side took the request and acted on it: the
     connection, the other side or the network may have failed before or after that.
+    """
+
+
+class RefusedError(ExchangeError):
+    """Who answers at the address is no member of any cluster; the message says so in words for an operator.
+
+    Raised by a transport that shares its port with other services. Nothing changed on either side.
     """
 
 

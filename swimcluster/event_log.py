@@ -53,11 +53,16 @@ class EventLog:
         """Log one event if its kind is for the log and has lines left."""
         kind = type(event)
         level = LEVELS.get(kind)
-        if level is None or not logger.isEnabledFor(level):
+        if level is None or _is_told_elsewhere(event) or not logger.isEnabledFor(level):
             return
         suffix = self._budget.take(kind)
         if suffix is not None:
             logger.log(level, "%s%s", describe(event), suffix)
+
+
+def _is_told_elsewhere(event: Event) -> bool:
+    """Whether there is nothing to add to other lines: each seed refused, and said why."""
+    return isinstance(event, JoinAttemptFailed) and bool(event.seeds) and set(event.seeds) <= set(event.refused)
 
 
 def describe(event: Event) -> str:
@@ -67,8 +72,9 @@ def describe(event: Event) -> str:
             return f"{m.name} at {m.address} {VERBS[type(event)]}"
         case MemberRestarted(member=m, previous=p) | MemberMoved(member=m, previous=p):
             return f"{m.name} {VERBS[type(event)]}, from {p.address} to {m.address}"
-        case JoinAttemptFailed(seeds=seeds, retry_in_s=retry_in_s):
-            return f"no answer from {', '.join(map(str, seeds)) or 'anybody'}; trying again in {retry_in_s:.1f} s"
+        case JoinAttemptFailed(seeds=seeds, retry_in_s=retry_in_s, refused=refused):
+            silent = ", ".join(str(seed) for seed in seeds if seed not in refused)
+            return f"no answer from {silent or 'anybody'}; trying again in {retry_in_s:.1f} s"
         case Isolated(isolated=isolated):
             return "hears nobody although others are known" if isolated else "hears others again"
         case ClockGap(gap_s=gap_s):

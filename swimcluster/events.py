@@ -139,6 +139,8 @@ class JoinAttemptFailed:
     retry_in_s: float
     is_explicit: bool = False
     """Whether it ends a call of `Swim.join` with these seeds, rather than a round of the node's own."""
+    refused: tuple[Address, ...] = ()
+    """Those of `seeds` that answered with a refusal; `PeerRefused` says why. The others gave no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ class ClockGap:
 
 @dataclass(frozen=True, slots=True)
 class PeerRefused:
-    """An exchange met a node of another cluster, key or protocol version. Advice only: it is not authenticated."""
+    """An exchange met a node of another cluster, key or protocol version, or of none. Advice only: not authenticated."""
 
     address: Address | None
     reason: str

@@ -228,10 +228,13 @@ class Inbox:
                     core.news.on_alive(now, packet, message, synced=True)
             core.first_hand.judge(now, packet)
 
-    def no_reply(self, now: int, exchange_id: int) -> None:
-        """Hear that an own exchange failed."""
+    def no_reply(self, now: int, exchange_id: int, unsent: str, refusal: str) -> None:
+        """Hear that an own exchange failed, and why if it was not sent or whoever listens there is no member."""
+        self._core.user.not_sent(exchange_id, unsent)
         pending = self._core.exchanges.pop(exchange_id, None)
         if pending is not None:
+            if refusal:
+                self.refusals.by_stranger(now, pending.destination, refusal)
             self._failed(now, pending.owner)
 
     def _failed(self, now: int, owner: ExchangeOwner) -> None:

@@ -37,13 +37,15 @@ class Seed:
         self.is_hint = is_hint
         self.is_pending = False
         self.is_self = False
+        self.is_refusing = False
+        """Whether the last dial was answered with a refusal."""
         self.met: str | None = None
         self._checks = 0
 
     def dial(self, now: int) -> None:
         """Ask to be let in, or to exchange state when this node is in already."""
         if self._core.is_active:
-            self.is_pending = True
+            self.is_pending, self.is_refusing = True, False
             self._core.synchronizer.exchange(self.address, self, joining=self._core.status is JoinStatus.JOINING)
 
     def replied(self, now: int, packet: Packet) -> None:
@@ -75,7 +77,7 @@ class Seed:
             self._end(now)
 
     def failed(self, now: int) -> None:
-        """Nobody answered."""
+        """Nobody answered, or with a refusal."""
         self.met = None
         self._end(now)
 
@@ -160,7 +162,16 @@ class Joiner:
 
     def _fail(self, call: AskedJoin) -> None:
         self._asked.remove(call)
-        self._core.emit(JoinAttemptFailed(call.addresses, self._backoff_ns() / 1e9, is_explicit=True))
+        self._tell_failed(call.addresses, is_explicit=True)
+
+    def _tell_failed(self, seeds: tuple[Address, ...], *, is_explicit: bool = False) -> None:
+        refused = tuple(s for s in seeds if s in self._seeds and self._seeds[s].is_refusing)
+        self._core.emit(JoinAttemptFailed(seeds, self._backoff_ns() / 1e9, is_explicit, refused))
+
+    def refused(self, address: Address) -> None:
+        """An exchange with this address, that of a seed or not, was answered with a refusal."""
+        if address in self._seeds:
+            self._seeds[address].is_refusing = True
 
     def give_up(self) -> None:
         """This node leaves or has stopped: nobody will be dialled any more."""
@@ -217,8 +228,7 @@ class Joiner:
             core.set_status(JoinStatus.JOINED)
         if not core.table.live and self.has_others:
             self._failures += 1
-            tried = tuple(seed.address for seed in self._seeds.values() if not seed.is_self)
-            core.emit(JoinAttemptFailed(tried, self._backoff_ns() / 1e9))
+            self._tell_failed(tuple(seed.address for seed in self._seeds.values() if not seed.is_self))
 
     def let_in(self, now: int, seed: Seed) -> None:
         """A seed accepted this node: spread its Alive."""

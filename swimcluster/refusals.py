@@ -1,4 +1,4 @@
-"""Says that a node of another cluster, key or version was met: rarely, whoever dials and however often."""
+"""Says that a node of another cluster, key or version was met, or of none: rarely, whoever dials and however often."""
 
 from __future__ import annotations
 
@@ -36,14 +36,22 @@ class Refusals:
 
     def by_seed(self, now: int, seed: Address, hello: Hello) -> str:
         """An exchange with `seed` was refused; returns the statistic that counts why."""
-        self._tell(now, (seed.host, seed.port, hello.cluster), seed, hello)
-        return self._difference(hello).counter
+        counter, reason = self._difference(hello)
+        self._core.joiner.refused(seed)
+        self._tell(now, (seed.host, seed.port, hello.cluster), seed, reason)
+        return counter
+
+    def by_stranger(self, now: int, seed: Address, reason: str) -> None:
+        """Who listens at `seed` is no member of any cluster, as the carrier found out and says."""
+        self._core.joiner.refused(seed)
+        self._tell(now, (seed.host, seed.port, ""), seed, reason)
 
     def of_caller(self, now: int, source: Address | None, hello: Hello) -> None:
         """An incoming exchange was refused. Its port is another one each time, so its host alone names it."""
-        self._tell(now, ("" if source is None else source.host, 0, hello.cluster), source, hello)
+        host, reason = "" if source is None else source.host, self._difference(hello).reason
+        self._tell(now, (host, 0, hello.cluster), source, reason)
 
-    def _tell(self, now: int, key: tuple[str, int, str], address: Address | None, hello: Hello) -> None:
+    def _tell(self, now: int, key: tuple[str, int, str], address: Address | None, reason: str) -> None:
         quiet_since = now - self._core.config.ns(QUIET_S)
         told_at = self._told.get(key)
         if told_at is not None and told_at > quiet_since:
@@ -55,7 +63,7 @@ class Refusals:
                 return
             del self._told[oldest]
         self._told[key] = now
-        self._core.emit(PeerRefused(address, self._difference(hello).reason))
+        self._core.emit(PeerRefused(address, reason))
 
     def _difference(self, hello: Hello) -> Difference:
         core = self._core

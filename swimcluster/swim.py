@@ -108,15 +108,15 @@ class Swim:
         self._enter(now)
         self.core.inbox.reply(now, id, data)
 
-    def exchange_failed(self, now: int, id: int, unsent: str = "") -> None:  # noqa: A002
+    def exchange_failed(self, now: int, id: int, unsent: str = "", refusal: str = "") -> None:  # noqa: A002
         """Say that own exchange `id` got no reply: no connection, time-out, or closed. An unknown id is ignored.
 
         Args:
             unsent: why nothing at all was sent, where that is so; `RequestFailed` then says it.
+            refusal: why whoever listens there is no member, where it was known by its answer; `PeerRefused` says it.
         """
         self._enter(now)
-        self.core.user.not_sent(id, unsent)
-        self.core.inbox.no_reply(now, id)
+        self.core.inbox.no_reply(now, id, unsent, refusal)
 
     def send_failed(self, now: int, destination: Address) -> None:
         """Say that a datagram to `destination` could not be sent locally: it counts as a failed direct probe."""

@@ -7,7 +7,6 @@ membership's own MACs; nothing is added here. Which host an exchange came from i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -17,11 +16,8 @@ from saiserve import limits
 from saiserve.peers.connections import Connections, LinkError
 from saiserve.peers.messages import SWIM
 from swimcluster.address import Address
-from swimcluster.errors import ExchangeError
-from swimcluster.line_budget import LineBudget
+from swimcluster.errors import ExchangeError, RefusedError
 from swimcluster.transport import ExchangeHandler
-
-log = logging.getLogger(__name__)
 
 HEADER = b"x-sai-swim"
 DATAGRAM, EXCHANGE = b"datagram", b"exchange"
@@ -29,6 +25,7 @@ DATAGRAM_BYTES_MAX = 1_400
 """The membership's own budget; longer ones are none of its datagrams."""
 NO_MEMBERSHIP = 404
 """What a node outside any cluster answers; and most programs that are no node."""
+NO_MEMBERSHIP_WORDS = "it takes no membership: it is a node without CLUSTER_SECRET, or no node at all"
 DATAGRAMS_WAITING_MAX = 1_024
 """Datagrams taken but not yet read by the membership; more are dropped, as UDP would."""
 
@@ -56,7 +53,6 @@ class SwimTransport:
         self._exchange_bytes_max = exchange_bytes_max
         self._arrived, self._waiting = trio.open_memory_channel[bytes](DATAGRAMS_WAITING_MAX)
         self._handler: ExchangeHandler | None = None
-        self._lines = LineBudget()
         self.dropped = 0
         """Datagrams that found no room, since the start."""
 
@@ -83,6 +79,7 @@ class SwimTransport:
 
         Raises:
             ExchangeError: no connection or no reply.
+            RefusedError: no node with a membership listens there.
         """
         reply = await self._post(destination, EXCHANGE, data)
         if reply is None:
@@ -121,17 +118,10 @@ class SwimTransport:
             async with self._connections.link(destination) as link:
                 head = await link.request("POST", SWIM, [(HEADER, kind)], data)
                 body = await link.body(self._exchange_bytes_max)
+                if head.status == NO_MEMBERSHIP:
+                    raise RefusedError(NO_MEMBERSHIP_WORDS)
                 if head.status not in (200, 204):
-                    self._tell_of_a_stranger(destination, head.status)
                     raise ExchangeError(f"{destination} answered {head.status}")
                 return body if head.status == 200 else None
         except LinkError as error:
             raise ExchangeError(str(error)) from error
-
-    def _tell_of_a_stranger(self, destination: Address, status: int) -> None:
-        """Say that whoever listens there is no member of any cluster, which the membership sees as silence."""
-        suffix = self._lines.take(NO_MEMBERSHIP) if status == NO_MEMBERSHIP else None
-        if suffix is not None:
-            log.warning(
-                "%s takes no membership: it is a node without CLUSTER_SECRET, or no node at all%s", destination, suffix
-            )

@@ -32,6 +32,7 @@ class Transport(Protocol):
 
         Raises:
             ExchangeError: no connection or no reply; nothing is known of the other side's state.
+            RefusedError: who answers there is no member, which not every transport can tell from silence.
         """
         ...
 

@@ -201,7 +201,7 @@ async def test_a_node_without_a_secret_is_refused_at_its_start_and_a_box_without
         await member.wait_ready()
         assert await status(member, "of-a") == await status(box, "of-box") == 200
         assert set(await view(member)) == {"a"}
-        said = f"{box.address} takes no membership"
+        said = f"{box.address}: it takes no membership"
         with trio.fail_after(SETTLE_S):
             while said not in member.log_text():
                 await trio.sleep(0.1)

@@ -15,10 +15,9 @@ from saiserve import limits
 from saiserve.peers.connections import Connections
 from saiserve.peers.server import PeerPort
 from saiserve.peers.swim_transport import DATAGRAMS_WAITING_MAX, SwimTransport
-from swimcluster import Config, MemberState, open_cluster
+from swimcluster import Config, JoinAttemptFailed, MemberState, open_cluster
 from swimcluster.address import Address
-from swimcluster.errors import ExchangeError
-from swimcluster.line_budget import LINES_PER_WINDOW
+from swimcluster.errors import ExchangeError, RefusedError
 from tests.fakes.patience import PATIENT, WAIT_S
 
 KEY = b"a key of sixteen bytes or more"
@@ -70,16 +69,21 @@ async def test_a_dead_member_is_a_failed_send_and_a_failed_exchange() -> None:
         assert one._connections.open == one._connections.idle == 0
 
 
-async def test_a_program_without_membership_is_named_in_the_log_and_not_at_each_attempt(
+async def test_a_program_without_membership_is_named_in_the_log_once_and_not_said_to_give_no_answer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with http_transport() as (one, _), http_server(not_found) as (address, _):
-        for _ in range(2 * LINES_PER_WINDOW):
-            with pytest.raises(ExchangeError, match="404"):
-                await one.exchange(address, b"x")
-    told = [r.getMessage() for r in caplog.records if f"{address} takes no membership" in r.getMessage()]
-    assert len(told) == LINES_PER_WINDOW
-    assert "CLUSTER_SECRET" in told[0]
+        with pytest.raises(RefusedError, match="CLUSTER_SECRET"):
+            await one.exchange(address, b"x")
+        assert not await one.send(address, b"x")
+        config = Config.local(name="one", keys=(KEY,), seeds=(address,), **PATIENT)
+        async with open_cluster(config, transport=one) as cluster, cluster.subscribe() as events:
+            with trio.fail_after(WAIT_S):
+                while not isinstance(await anext(events), JoinAttemptFailed):
+                    pass
+    lines = [record.getMessage() for record in caplog.records if record.name == "swimcluster"]
+    (told,) = [line for line in lines if str(address) in line]
+    assert told.startswith(f"{address}: it takes no membership")
 
 
 async def test_a_member_that_stops_in_between_is_a_failed_send() -> None:

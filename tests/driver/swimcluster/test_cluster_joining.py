@@ -55,6 +55,19 @@ async def test_two_nodes_with_different_keys_never_meet() -> None:
         assert names(b.members) == ["b"]
 
 
+@pytest.mark.parametrize("silent", [(), ("gone",)])
+async def test_of_a_seed_that_refuses_the_log_says_why_and_not_that_it_gave_no_answer(
+    silent: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    network = MemoryNetwork(delay_s=0.001)
+    async with member(network, "a"), member(network, "b", "a", *silent, keys=[b"quite another key"]):
+        await trio.sleep(30)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line for line in lines if line.startswith("a:7946: its key ids are")]
+    unanswered = {line.split(";")[0] for line in lines if "no answer" in line}
+    assert unanswered == {f"no answer from {seed}:7946" for seed in silent}
+
+
 async def test_a_name_held_by_a_live_member_raises_name_in_use_out_of_open_cluster_itself() -> None:
     async with pair() as (a, b, network):
         with pytest.raises(NameInUseError, match=r"'b'.*b:7946"):

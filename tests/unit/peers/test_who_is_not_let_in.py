@@ -10,6 +10,7 @@ import pytest
 
 from saiserve.peers.messages import SWIM
 from saiserve.peers.server import PeerPort
+from saiserve.peers.swim_transport import NO_MEMBERSHIP_WORDS
 from swimcluster.address import Address
 from swimcluster.event_log import describe
 from swimcluster.events import AddressConflict, JoinAttemptFailed, PeerRefused
@@ -58,11 +59,13 @@ async def test_membership_is_told_the_host_that_an_exchange_came_from(client: An
     assert listener.sources == [source]
 
 
-def refusal(hello: Hello) -> str:
-    """The line about a node that says this of itself."""
+def refusal(said: Hello | str) -> str:
+    """The line about a node that says this of itself, or of which the carrier says this."""
     bench = Bench()
     a, *_ = bench.cluster(2)
-    Refusals(a.core).by_seed(bench.now, address(9), hello)
+    refusals = Refusals(a.core)
+    tell = refusals.by_seed if isinstance(said, Hello) else refusals.by_stranger
+    tell(bench.now, address(9), said)  # type: ignore[arg-type]
     (told,) = [event for event in a.events() if isinstance(event, PeerRefused)]
     return describe(told)
 
@@ -72,7 +75,7 @@ def test_each_line_about_a_node_that_is_not_let_in_is_explained() -> None:
         refusal(Hello(VERSION, "default", (ID,))),
         refusal(Hello(VERSION, "blue", (ID,))),
         refusal(Hello(VERSION + 1, "", ())),
-        f"{address(9)} takes no membership: the transport's own line, tried over sockets",
+        refusal(NO_MEMBERSHIP_WORDS),
         describe(AddressConflict("b", address(2), "a")),
         describe(JoinAttemptFailed((address(9),), 1.0)),
     ]

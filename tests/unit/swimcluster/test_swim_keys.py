@@ -8,9 +8,7 @@ from swimcluster.address import Address
 from swimcluster.codec import encode_message
 from swimcluster.config_checks import KEYS_MAX
 from swimcluster.errors import ConfigError
-from swimcluster.events import (
-    PeerRefused,
-)
+from swimcluster.events import JoinAttemptFailed, PeerRefused
 from swimcluster.keyring import Keyring
 from swimcluster.mac import VERSION, FrameKind, Hello, binding_of, open_frame, seal, split_hello
 from swimcluster.messages import Introduce
@@ -125,6 +123,8 @@ def test_a_mismatch_is_named_on_both_sides_and_changes_nothing(settings, fault, 
     assert fault in here.reason
     assert "cluster 'default'" in there.reason or "key ids" in there.reason
     assert there.address == address(1)
+    tried = bench.heard(JoinAttemptFailed, at="x")
+    assert {(event.seeds, event.refused) for event in tried} == {((address(1),), (address(1),))}
     for port in (1, 9):
         assert getattr(bench.machines[port].statistics(), counter) >= 1
         assert sum(getattr(bench.machines[port].statistics(), name) for name in COUNTERS - {counter}) == 0

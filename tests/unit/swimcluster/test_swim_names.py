@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from swimcluster.address import Address
 from swimcluster.codec import EPOCH_MAX, INCARNATION_MAX, encode_message
 from swimcluster.config import Config
 from swimcluster.errors import ConfigError, PayloadTooLargeError, PayloadTypeError
@@ -18,6 +19,7 @@ from swimcluster.events import (
     NameConflict,
     NameTaken,
     Outlived,
+    PeerRefused,
 )
 from swimcluster.joining import SEEDS_MAX
 from swimcluster.messages import Alive, Dead, Left, Suspect, Sync
@@ -87,9 +89,30 @@ def test_a_node_whose_seed_is_away_keeps_trying_and_says_so():
     assert 4 <= len(failed) <= 12
     assert failed[-1].retry_in_s == 15.0
     assert failed[-1].seeds == (address(1),)
+    assert failed[-1].refused == ()
     bench.add("a", 1)
     bench.run(20, until=lambda: bench.all_see("a", "b"))
     assert [event.seed for event in bench.heard(Joined)] == [address(1)]
+
+
+def test_a_seed_whose_carrier_met_no_member_has_refused_until_it_is_dialled_again():
+    bench = Bench()
+    b = machine("b", 2, now=bench.now, seeds=[1])
+
+    def dialled(refusal: str) -> tuple[Address, ...]:
+        while not (exchanges := [item for item in b.transmits() if isinstance(item, Exchange)]):
+            bench.now = b.next_deadline() or 0
+            b.advance(bench.now)
+        b.events()
+        b.exchange_failed(bench.now, exchanges[0].id, "", refusal)
+        *told, failed = b.events()
+        assert told == ([PeerRefused(address(1), refusal)] if refusal == "no member" else [])
+        assert isinstance(failed, JoinAttemptFailed)
+        return failed.refused
+
+    assert dialled("no member") == (address(1),)
+    assert dialled("") == ()
+    assert dialled("no member, told again too soon") == (address(1),)
 
 
 def test_a_seed_that_is_this_node_itself_is_no_member():
