@@ -10,7 +10,7 @@ import trio
 
 from benchmarks.engine.rows import Row, absolute, compare
 from benchmarks.engine.scale import Experiment, Scale
-from benchmarks.engine.servers import Setup, metrics, ours
+from benchmarks.engine.servers import REPORT_S, Setup, metrics, ours
 from saiserve.bench.client import Client, Reply
 from saiserve.bench.prompts import Messages, text, user
 
@@ -112,6 +112,7 @@ async def parked(model: str, scale: Scale) -> list[Row]:
             )
             waits.append(cold - hot)
             missed.append(reply.prompt_tokens - reply.cached_tokens)
+        await trio.sleep(REPORT_S)
         moved = (await metrics(server))["saiserve_engine_moves_from_host_total"]
     assert moved >= len(waits), f"{moved:.0f} prefixes came back from host memory"
     return [

@@ -20,6 +20,8 @@ PEER = Path(__file__).parents[2] / ".peers" / "bin" / "llama-server"
 """Built by `make peers`."""
 TRIED = ("FLASH_ATTENTION", "SPECULATE", "KV_TYPE", "LANES")
 """Settings of ours that may be tried in the environment: `FLASH_ATTENTION=1 python -m benchmarks engine distinct`."""
+REPORT_S = 0.3
+"""Longer than a busy engine takes to report its counters, which `metrics` shows."""
 CONTEXT = 32_768
 """Cells in all, on both sides; llama-server divides them among its slots."""
 

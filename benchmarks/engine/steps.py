@@ -10,7 +10,7 @@ import trio
 
 from benchmarks.engine.rows import Row, absolute, compare
 from benchmarks.engine.scale import Experiment, Scale
-from benchmarks.engine.servers import Setup, metrics, ours
+from benchmarks.engine.servers import REPORT_S, Setup, metrics, ours
 from saiserve.bench.client import Client
 from saiserve.bench.load import at_once
 from saiserve.bench.prompts import Messages, user
@@ -18,8 +18,6 @@ from saiserve.bench.prompts import Messages, user
 SHARES = {"smol": 0.03, "gemma": 0.08}
 """Bounds on the share by vocabulary: 49k, 262k."""
 USUAL = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "seed": 7}
-REPORT_S = 0.3
-"""Longer than a busy engine takes to report its counters."""
 SCHEMA = {
     "type": "object",
     "properties": {
