@@ -101,14 +101,15 @@ class News:
             return
         if not self._is_plausible(entry, claim):
             return
-        if claim.life > entry.claim.life and claim.state is SUSPECT:
-            core.statistics.dropped_unknown += 1  # A life this node has no words of; they will come (P17).
-            return
         if synced and claim.state is DEAD and entry.is_live and claim.life == entry.claim.life:
             claim, accuser = claim._replace(state=SUSPECT), ""
+        is_newer = overrides(claim, entry.claim)
+        if is_newer and claim.state is SUSPECT and (claim.life > entry.claim.life or not entry.is_live):
+            core.statistics.dropped_unknown += 1  # Whoever is to be listed by it is listed by its own words (P16, P17).
+            return
         if claim == entry.claim and entry.suspicion is not None:
             self._confirm(now, entry, accuser)
-        elif overrides(claim, entry.claim):
+        elif is_newer:
             self.adopt(now, entry, claim, None, "news", accuser=accuser)
             core.publish(name, entry.claim_bytes(accuser), heard_from=packet.name)
 

@@ -181,12 +181,12 @@ class Verifier:
         self._fill(now)
 
     def _makes_way(self, now: int, candidate: Candidate) -> bool:
-        """Forget the departed life of the name; False where what was heard meanwhile leaves the decision to P1."""
+        """Forget the earlier life of a departed name; False where it is the same life or a later one: P1 decides."""
         core = self._core
         entry = core.table.get(candidate.alive.name)
         if entry is None:
             return True
-        if entry.is_live or entry.claim.life >= candidate.claim.life:
+        if entry.claim.life >= candidate.claim.life:
             core.news.take_words(now, entry, candidate.alive, candidate.address, heard_from=entry.name)
             return False
         core.table.forget(entry, "later life verified")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from swimcluster.codec import encode_message
 from swimcluster.events import MemberJoined, NameTaken, ReachabilityChanged
 from swimcluster.member import MemberState, Reachability
-from swimcluster.messages import Alive, Dead
+from swimcluster.messages import Alive, Dead, Suspect
 from swimcluster.swim import Swim
 from tests.fakes.swim_bench import Bench, tell
 
@@ -88,6 +88,28 @@ def test_newer_words_of_a_departed_life_list_nobody_who_does_not_answer():
     bench.run(15)
     assert bench.machines[1].member("b").state is MemberState.DEAD
     assert bench.machines[1].statistics().members_unverified == 0
+
+
+def test_a_newer_suspicion_of_a_departed_member_lists_nobody():
+    """A suspicion that was spread while this node was cut off is as new to it when it is replayed or read late."""
+    bench = buried()
+    before, dropped = len(bench.events), bench.machines[1].statistics().dropped_unknown
+    tell(bench, 1, Suspect("b", 1, bench.machines[2].local.instance, 7, "c"), by=3)
+    assert bench.machines[1].member("b").state is MemberState.DEAD
+    assert bench.machines[1].statistics().dropped_unknown == dropped + 1
+    assert [type(event) for _, name, event in bench.events[before:] if name == "a"] == []
+
+
+def test_a_suspected_member_that_is_departed_here_is_back_by_its_own_answer():
+    bench = buried()
+    bench.cut = lambda source, destination: False
+    bench.do(2, lambda swim, now: swim.set_metadata(now, b"new"))
+    b = bench.machines[2]
+    both = [b.core.identity.alive_bytes, encode_message(Suspect("b", 1, b.local.instance, b.local.incarnation, "c"))]
+    bench.deliver(1, bench.machines[3].core.pack_datagram(both, 2, fill=False))
+    assert "b" not in bench.view(1)
+    bench.run(0.1)
+    assert bench.view(1)["b"] is MemberState.ALIVE
 
 
 def test_the_packets_of_a_departed_member_are_no_proof_that_it_lives():
