@@ -13,11 +13,14 @@ import trio
 from acceptance.chat import chat_body, stream_chat
 from acceptance.check import Check, Scale
 from acceptance.nodes import API_KEY, CLUSTER_SECRET, Fleet, Node, fleet
+from saiserve.limits import LOOP_LAG_S, VITALS_STALE_S
 
 SMOL = "smollm2-135m"
 GEMMA = "gemma-3-270m"
 VIEW_S = 2.0
 RETURN_S = 5.0
+UNHURRIED_S = 60.0
+"""Longest wait for a node that the machine holds up."""
 
 
 async def three_nodes(group: Fleet) -> tuple[Node, Node, Node]:
@@ -71,6 +74,25 @@ def _summary(view: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(m["name"], m["state"], str([x.get("state") for x in m["models"]])) for m in view["members"]]
 
 
+async def unhurried(entry: Node, *names: str) -> None:
+    """Wait until `entry` sees that none of these nodes is late: it rightly sends no request to one that is."""
+    late: dict[str, Any] = {}
+    with trio.move_on_after(UNHURRIED_S):
+        while True:
+            members = {member["name"]: member for member in (await entry.state())["members"]}
+            late = {name: members.get(name) for name in names if not _is_in_time(members.get(name))}
+            if not late:
+                return
+            await trio.sleep(0.05)
+    raise AssertionError(f"{entry.name} sees after {UNHURRIED_S} s that nodes are late: {late}")
+
+
+def _is_in_time(member: dict[str, Any] | None) -> bool:
+    if member is None or member["reachability"] not in ("local", "direct") or member["vitals_age_s"] is None:
+        return False
+    return bool(member["loop_lag_ms"] < LOOP_LAG_S * 1_000 and member["vitals_age_s"] < VITALS_STALE_S / 2)
+
+
 async def _views(scale: Scale) -> str:
     async with fleet() as group:
         nodes = list(await three_nodes(group))
@@ -113,6 +135,7 @@ async def _load_aware(scale: Scale) -> str:
     async with fleet() as group:
         nodes = await three_nodes(group)
         await wait_view(list(nodes), {node.name for node in nodes}, scale.within(VIEW_S))
+        await unhurried(nodes[0], "node-a", "node-b")
         served: Counter[str] = Counter()
 
         async def ask(number: int) -> None:
@@ -124,7 +147,9 @@ async def _load_aware(scale: Scale) -> str:
             for number in range(30):
                 nursery.start_soon(ask, number)
         assert set(served) == {"node-a", "node-b"}, served
-        assert min(served.values()) >= 30 // 4, served
+        # As many as it has lanes find them free at once; how the rest is shared out depends on how fast each node is.
+        lanes = {member["name"]: member["lanes"] for member in (await nodes[0].state())["members"]}
+        assert all(served[name] >= min(30 // 4, lanes[name]) for name in served), (served, lanes)
         return f"30 at once to node-a ran on {dict(served)}"
 
 
@@ -150,6 +175,7 @@ async def _cache_aware(scale: Scale) -> str:
             for turn in range(4):
                 messages.append({"role": "user", "content": f"Question {turn}: what is {turn} plus {conversation}?"})
                 body = chat_body(SMOL, "", 24) | {"messages": messages}
+                await unhurried(nodes[turn % 2], "node-a", "node-b")
                 async with nodes[turn % 2].client() as client:
                     stream = await stream_chat(client, body)
                 messages.append({"role": "assistant", "content": stream.text})

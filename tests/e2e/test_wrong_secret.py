@@ -19,7 +19,7 @@ from acceptance.cluster import wait_view
 from acceptance.nodes import CLUSTER_SECRET, Fleet, Node, fleet
 from saiserve.membership import membership_key
 from swimcluster.keyring import Keyring
-from swimcluster.line_budget import LINES_PER_WINDOW
+from swimcluster.line_budget import LINES_PER_WINDOW, WINDOW_S
 from swimcluster.mac import HELLO_MAGIC, FrameKind, encode_hello, seal
 from tests.fakes.relay import Relay, inject
 
@@ -27,8 +27,8 @@ OTHER_SECRET = "a-secret/of+another=cluster-0123456789"
 VIEW_S, RETRY_S, SETTLE_S = 20.0, 30.0, 60.0
 DIALS_MIN = 9
 """Three rounds over three seeds."""
-LOST_MAX = 2
-"""Requests that may have been counted on one side only: given up late, or sent again on a new connection."""
+UNDER_WAY_MAX = 4
+"""Requests that one side has counted and the other not yet; more seeds are not dialled at one time."""
 STRANGER = "127.0.0.9"
 BATCH, BATCHES = 50, 8
 
@@ -68,17 +68,21 @@ async def status(node: Node, model: str) -> int:
 
 
 async def dialled(stranger: Node, members: list[Node], mistake: Mistake) -> tuple[int, int, int]:
-    """Requests that a stranger began, that members refused, and refusals that it read, once they are about as many."""
-    found = (0, 0, 0)
+    """Requests that a stranger began, that members refused, and refusals that it read, once these are some rounds.
+
+    All were refused but those under way and those without an answer in time, which a slow machine makes.
+    """
+    began = refused = read = 0
     with trio.move_on_after(SETTLE_S):
-        while min(found) < DIALS_MIN or max(found) - min(found) > LOST_MAX:
+        while read < DIALS_MIN:
             await trio.sleep(0.2)
-            refused = sum([await counted(node, mistake.counter) for node in members])
-            began = await counted(stranger, "exchanges_started")
-            found = began, refused, await counted(stranger, mistake.counter)
-    assert min(found) >= DIALS_MIN, found
-    assert max(found) - min(found) <= LOST_MAX, found
-    return found
+            read = await counted(stranger, mistake.counter)
+    assert read >= DIALS_MIN, read
+    refused = sum([await counted(node, mistake.counter) for node in members])
+    began, failed = [await counted(stranger, name) for name in ("exchanges_started", "exchanges_failed")]
+    assert read <= refused, (read, refused)
+    assert began - failed <= UNDER_WAY_MAX, (began, failed)
+    return began, refused, read
 
 
 async def outputs(node: Node) -> bytes:
@@ -172,7 +176,7 @@ async def test_each_packet_of_a_stranger_is_counted_and_few_are_logged(keys: tup
     async with fleet() as group:
         members = await three(group, transport)
         a, keyring, sent = members[0], Keyring("default", keys), 0
-        lines = a.log_text().count("\n")
+        lines, began = a.log_text().count("\n"), trio.current_time()
         async with unchanged(*members):
             for batch in range(BATCHES):
                 numbers = range(batch * BATCH, (batch + 1) * BATCH)
@@ -190,8 +194,9 @@ async def test_each_packet_of_a_stranger_is_counted_and_few_are_logged(keys: tup
         assert await counted(a, "dropped_key", "dropped_cluster") == sent
         assert await counted(a, "dropped_rate", "dropped_malformed", "dropped_replay", "dropped_mac") == 0
         new = a.log_text().count("\n") - lines
-        print(f"{sent} packets counted, {new} lines logged")
-        assert new <= 2 * LINES_PER_WINDOW
+        windows = 2 + int((trio.current_time() - began) / WINDOW_S)
+        print(f"{sent} packets counted, {new} lines logged in {windows} windows at most")
+        assert new <= windows * LINES_PER_WINDOW
 
 
 async def test_a_node_without_a_secret_is_refused_at_its_start_and_a_box_without_one_is_named_by_who_dials_it() -> None:
