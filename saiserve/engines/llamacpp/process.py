@@ -19,6 +19,7 @@ import msgspec
 from saiserve import limits
 from saiserve.engines.frames import FrameDecoder, FrameError, encode_frame
 from saiserve.engines.llamacpp.cores import threads_for, waiting_environment
+from saiserve.engines.llamacpp.heap import map_large_blocks
 from saiserve.engines.llamacpp.inbox import Inbox
 from saiserve.engines.llamacpp.protocol import Configure, EngineLoadError, Loaded, LoadFailed, Loading, ToProcess
 from saiserve.engines.messages import Failed, FailureKind
@@ -94,6 +95,7 @@ def serve(channel: Channel) -> int:
         return EXIT_PROTOCOL
     settings = first[0].settings
     os.nice(NICENESS)
+    map_large_blocks()
     os.environ.update(waiting_environment(threads_for(settings.threads), os.environ))
     # Imported late: the module brings llama.cpp in, and the watch above must run before anything can block or crash.
     from saiserve.engines.llamacpp.loading import load_worker
