@@ -23,7 +23,7 @@ from saiserve.dispatch.choice import clock_ns
 from saiserve.dispatch.dispatcher import Answer as DispatchedAnswer
 from saiserve.dispatch.ports import Fitted
 from saiserve.dispatch.refusals import final_error, passing_error
-from saiserve.engines.engine import HopError
+from saiserve.engines.engine import Heard, HopError
 from saiserve.engines.messages import Count, Counted, Embed, Embedded, Refused
 from saiserve.engines.spoken import Source
 from saiserve.errors import ApiError, ErrorKind
@@ -33,12 +33,12 @@ from saiserve.metering.metrics import Tally
 from saiserve.node import Node
 from saiserve.node_names import later_cards
 from saiserve.residency.resident import Resident
-from saiserve.routing.candidate import RoutingRequest
+from saiserve.routing.candidate import Placement, RoutingRequest
 
 route_log = logging.getLogger(ROUTE_LOGGER)
 
 SIDE_QUESTION_S = 60.0
-"""Longest wait for a count or for embeddings at one place."""
+"""Longest wait for a count at one place, and for a sign that embeddings move on there."""
 
 
 class _Watched:
@@ -80,6 +80,24 @@ def _with_file(card: ModelCard, resident: Resident) -> ModelCard:
         embedding_length=facts.embedding_size,
         template_caps=facts.template_caps,
     )
+
+
+async def _patiently(
+    ask: Callable[[Source, Heard], Awaitable[Counted | Embedded | Refused]], engine: Source, placement: Placement
+) -> Counted | Embedded | Refused:
+    """Put a question to one place, which may take its time as long as it moves on.
+
+    Raises:
+        HopError: the way there broke.
+        trio.TooSlowError: nothing was heard of it for too long. An upstream is heard of with its answer only.
+    """
+    wait_s = limits.UPSTREAM_FIRST_S if placement is Placement.UPSTREAM else SIDE_QUESTION_S
+    with trio.fail_after(wait_s) as scope:
+
+        def heard() -> None:
+            scope.deadline = trio.current_time() + wait_s
+
+        return await ask(engine, heard)
 
 
 class NodeService:
@@ -135,13 +153,20 @@ class NodeService:
             *(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens),
         )
 
-    async def count(self, request: GenerationRequest, *, want_text: bool = False, want_tokens: bool = False) -> Counted:
+    async def count(
+        self,
+        request: GenerationRequest,
+        *,
+        want_text: bool = False,
+        want_tokens: bool = False,
+        must_fit: bool = False,
+    ) -> Counted:
         """Count a prompt; see `Service.count`."""
         request = replace(request, model=self._node.resolve(request.model))
-        question = Count(request.id, request.model, prompt_of(request), want_text, want_tokens)
+        question = Count(request.id, request.model, prompt_of(request), want_text, want_tokens, must_fit)
         routing = self._node.news.describe(request)
         answer = await self._ask(
-            routing, request, lambda engine: engine.count(msgspec.structs.replace(question, model=engine.model))
+            routing, request, lambda engine, _: engine.count(msgspec.structs.replace(question, model=engine.model))
         )
         assert isinstance(answer, Counted)
         return answer
@@ -161,9 +186,11 @@ class NodeService:
         question = Embed(request_id, resolved, inputs, pooling)
         need = "rerank" if pooling == "rank" else "embeddings"
         routing = self._node.routing_request(request_id, resolved, frozenset({need}))
-        answer = await self._ask(
-            routing, None, lambda engine: engine.embed(msgspec.structs.replace(question, model=engine.model)), key_name
-        )
+
+        def ask(engine: Source, heard: Heard) -> Awaitable[Embedded | Refused]:
+            return engine.embed(msgspec.structs.replace(question, model=engine.model), heard)
+
+        answer = await self._ask(routing, None, ask, key_name)
         assert isinstance(answer, Embedded)
         return answer
 
@@ -171,7 +198,7 @@ class NodeService:
         self,
         routing: RoutingRequest,
         request: GenerationRequest | None,
-        ask: Callable[[Source], Awaitable[Counted | Embedded | Refused]],
+        ask: Callable[[Source, Heard], Awaitable[Counted | Embedded | Refused]],
         key_name: str = "",
     ) -> Counted | Embedded:
         """Put a question to the places that can answer it, best first, until one does."""
@@ -188,8 +215,7 @@ class NodeService:
             if engine is None:
                 continue
             try:
-                with trio.fail_after(SIDE_QUESTION_S):
-                    answer = await ask(engine)
+                answer = await _patiently(ask, engine, ranked.candidate.placement)
             except (HopError, trio.TooSlowError):
                 continue
             if not isinstance(answer, Refused):

@@ -45,13 +45,13 @@ def inputs_of(given: Given | None) -> tuple[str | Row, ...]:
         raise invalid("input: this field is required.", "input")
     if not isinstance(given, list):
         return (_input(given, "input"),)
-    if any(isinstance(item, int) for item in given):
+    if int in set(map(type, given)):
         inputs: tuple[str | Row, ...] = (_row(given, "input"),)
     elif given and len(given) <= limits.EMBEDDING_INPUTS_MAX:
         inputs = tuple(_input(item, f"input[{index}]") for index, item in enumerate(given))
     else:
         raise invalid(f"input: 1 to {limits.EMBEDDING_INPUTS_MAX} inputs are taken.", "input")
-    rows = [item for item in inputs if not isinstance(item, str)]
+    rows = [item for item in inputs if not isinstance(item, str) and str in set(map(type, item))]
     if sum(isinstance(piece, str) for row in rows for piece in row) > limits.PROMPTS_MAX:
         raise invalid(f"input: at most {limits.PROMPTS_MAX} texts are taken in rows of tokens.", "input")
     return inputs
@@ -90,7 +90,7 @@ def _text(item: InputObject, at: str) -> str:
 def _row(items: list[Any], at: str) -> Row:
     if not items:
         raise invalid(f"{at}: must not be empty.", at)
-    for index, item in enumerate(items):
+    for index, item in enumerate(() if set(map(type, items)) == {int} else items):
         if not isinstance(item, int | str) or item == "":
             raise invalid(f"{at}[{index}]: beside a token, a token or a text that is not empty.", f"{at}[{index}]")
     return tuple(items)

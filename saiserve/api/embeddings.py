@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import struct
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
@@ -12,7 +12,8 @@ from msgspec import Meta
 from saiserve.api.body import decode, invalid
 from saiserve.api.context import Api, Origin, decoded
 from saiserve.api.embedding_inputs import Given, as_engine_takes, inputs_of
-from saiserve.api.http import Call, Reply, json_reply
+from saiserve.api.http import Call, Reply
+from saiserve.api.long_reply import LongReply, json_in_pieces, list_parts, object_parts
 from saiserve.api.prompts import Row
 from saiserve.engines.messages import Embedded
 from saiserve.errors import ApiError, ErrorKind
@@ -35,7 +36,7 @@ class EmbeddingsBody(msgspec.Struct):
     user: str = ""
 
 
-async def create_embeddings(api: Api, call: Call) -> Reply:
+async def create_embeddings(api: Api, call: Call) -> Reply | LongReply:
     """`POST /v1/embeddings`."""
     body = await decoded(call, decode, EmbeddingsBody)
     origin = api.origin(call)
@@ -44,33 +45,29 @@ async def create_embeddings(api: Api, call: Call) -> Reply:
     if body.pooling == "none" and (body.encoding_format != "float" or body.dimensions is not None):
         raise invalid("pooling: none gives lists of whole vectors, without encoding_format and dimensions.", "pooling")
     embedded = await _embedded(api, model, inputs, origin, body)
-    return json_reply(
-        {
-            "object": "list",
-            "data": [
-                {"object": "embedding", "index": index, "embedding": _shown(raw, body, embedded.size)}
-                for index, raw in enumerate(embedded.vectors)
-            ],
-            "model": model,
-            "usage": {"prompt_tokens": embedded.prompt_tokens, "total_tokens": embedded.prompt_tokens},
-        }
+    items = (
+        object_parts(first={"object": "embedding", "index": index}, name="embedding", value=vectors)
+        for index, vectors in enumerate(_shown(embedded, body))
     )
+    usage = {"prompt_tokens": embedded.prompt_tokens, "total_tokens": embedded.prompt_tokens}
+    rest = {"model": model, "usage": usage}
+    return await json_in_pieces(object_parts(first={"object": "list"}, name="data", value=list_parts(items), rest=rest))
 
 
-async def create_native_embeddings(api: Api, call: Call) -> Reply:
+async def create_native_embeddings(api: Api, call: Call) -> Reply | LongReply:
     """`POST /embedding`: a list, each item with its vectors in a list of their own, as llama-server answers there."""
     body = await decoded(call, decode, EmbeddingsBody)
     origin = api.origin(call)
     model = origin.model(body.model)
     inputs = inputs_of(body.content if body.content is not None else body.input)
     embedded = await _embedded(api, model, inputs, origin, body)
-    shown = [_shown(raw, body, embedded.size) for raw in embedded.vectors]
-    return json_reply(
-        [
-            {"index": index, "embedding": vectors if body.pooling == "none" else [vectors]}
-            for index, vectors in enumerate(shown)
-        ]
+    items = (
+        object_parts(
+            first={"index": index}, name="embedding", value=vectors if body.pooling == "none" else list_parts([vectors])
+        )
+        for index, vectors in enumerate(_shown(embedded, body))
     )
+    return await json_in_pieces(list_parts(items))
 
 
 async def _embedded(
@@ -100,18 +97,32 @@ def unit_vector(raw: bytes, dimensions: int | None = None) -> NDArray[np.float32
         vector = vector[:dimensions]
     length = float(np.linalg.norm(vector))
     if not np.isfinite(length):
-        raise ApiError(ErrorKind.ENGINE_FAILED, "The engine made a vector that is not finite.")
+        raise _not_finite()
     return (vector / length if length else vector).astype("<f4")
 
 
-def _shown(raw: bytes, body: EmbeddingsBody, size: int) -> list[float] | list[list[float]] | str:
-    if body.pooling != "none":
-        return _encoded(unit_vector(raw, body.dimensions), body.encoding_format)
-    row = struct.Struct(f"<{size or len(raw) // 4}f")
-    return [list(numbers) for numbers in row.iter_unpack(raw)]
+def _not_finite() -> ApiError:
+    return ApiError(ErrorKind.ENGINE_FAILED, "The engine made a vector that is not finite.")
 
 
-def _encoded(vector: NDArray[np.float32], encoding: str) -> list[float] | str:
-    if encoding == "base64":
-        return base64.b64encode(vector.tobytes()).decode()
-    return [float(number) for number in vector]
+def _shown(embedded: Embedded, body: EmbeddingsBody) -> Iterator[Iterable[bytes]]:
+    """Yield the JSON of each input's vector, or vectors, in parts."""
+    for raw in embedded.vectors:
+        if body.pooling == "none":
+            yield list_parts(_rows(raw, embedded.size or len(raw) // 4))
+        else:
+            yield [_encoded(unit_vector(raw, body.dimensions), body.encoding_format)]
+
+
+def _rows(raw: bytes, size: int) -> Iterator[Iterable[bytes]]:
+    """Yield the JSON of every token's vector of `size` numbers."""
+    import numpy as np
+
+    for row in np.frombuffer(raw, dtype="<f4").reshape(-1, size):
+        if not np.isfinite(row).all():
+            raise _not_finite()
+        yield [msgspec.json.encode(row.tolist())]
+
+
+def _encoded(vector: NDArray[np.float32], encoding: str) -> bytes:
+    return msgspec.json.encode(base64.b64encode(vector.tobytes()).decode() if encoding == "base64" else vector.tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Annotated, Any
 
 import msgspec
@@ -11,6 +12,7 @@ from saiserve.api.body import decode
 from saiserve.api.chat_request import decode_chat
 from saiserve.api.context import Api, decoded, find_card
 from saiserve.api.http import Call, Reply, json_reply
+from saiserve.api.long_reply import LongReply, array_parts, json_in_pieces
 from saiserve.api.native_reply import default_settings
 from saiserve.api.prompts import known_ids, text_of, text_request
 from saiserve.api.timings import FINGERPRINT
@@ -36,7 +38,7 @@ class DetokenizeBody(msgspec.Struct):
     model: str | None = None
 
 
-async def tokenize(api: Api, call: Call) -> Reply:
+async def tokenize(api: Api, call: Call) -> Reply | LongReply:
     """`POST /tokenize`: token ids, or ids with their pieces."""
     body = await decoded(call, decode, TokenizeBody)
     if not body.content:
@@ -46,10 +48,15 @@ async def tokenize(api: Api, call: Call) -> Reply:
     request = text_request(origin.model(body.model), origin, text=body.content, options=options)
     counted = await api.service.count(request, want_tokens=True)
     ids = known_ids(counted, request.model)
-    if not body.with_pieces:
-        return json_reply({"tokens": list(ids)})
-    pieces = zip(ids, counted.pieces or (), strict=True)
-    return json_reply({"tokens": [{"id": token, "piece": _piece(piece)} for token, piece in pieces]})
+    pieces = counted.pieces or ()
+
+    def shown(part: slice) -> list[Any]:
+        if not body.with_pieces:
+            return list(ids[part])
+        both = zip(ids[part], pieces[part], strict=True)
+        return [{"id": token, "piece": _piece(piece)} for token, piece in both]
+
+    return await json_in_pieces(chain((b'{"tokens":',), array_parts(len(ids), shown), (b"}",)))
 
 
 async def detokenize(api: Api, call: Call) -> Reply:
@@ -59,7 +66,7 @@ async def detokenize(api: Api, call: Call) -> Reply:
         return json_reply({"content": ""})
     origin = api.origin(call)
     request = text_request(origin.model(body.model), origin, tokens=tuple(body.tokens))
-    return json_reply({"content": await text_of(api, request)})
+    return json_reply({"content": await text_of(api, request, must_fit=False)})
 
 
 async def apply_template(api: Api, call: Call) -> Reply:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -51,16 +51,20 @@ def _prompt(given: Any, at: str, *, are_objects_taken: bool) -> PlainPrompt:
         given = given.get("prompt_string")
     if isinstance(given, str) and given:
         return PlainPrompt(text=given)
-    if isinstance(given, list) and given and all(map(_is_piece, given)):
+    if isinstance(given, list) and given and is_row(given):
         return PlainPrompt(row=tuple(given))
     if given in ("", []):
         raise invalid(f"{at}: must not be empty.", at)
     raise invalid(f"{at}: a prompt is a string or an array of token ids and strings.", at)
 
 
-def _is_piece(piece: Any) -> bool:
-    is_token = isinstance(piece, int) and not isinstance(piece, bool) and 0 <= piece <= TOKEN_MAX
-    return is_token or (isinstance(piece, str) and bool(piece))
+def is_row(given: list[Any]) -> bool:
+    """Whether all of a list are token ids and texts, none empty. Of millions of ids in one look, not in millions."""
+    kinds = set(map(type, given))
+    if not kinds <= {int, str}:
+        return False
+    ids = [piece for piece in given if type(piece) is int] if str in kinds else given
+    return (not ids or (min(ids) >= 0 and max(ids) <= TOKEN_MAX)) and (str not in kinds or "" not in given)
 
 
 async def with_prompt(api: Api, request: GenerationRequest, prompt: PlainPrompt) -> GenerationRequest:
@@ -73,6 +77,8 @@ async def with_prompt(api: Api, request: GenerationRequest, prompt: PlainPrompt)
 
 async def row_tokens(api: Api, model: str, row: Row, *, like: GenerationRequest | Origin) -> tuple[int, ...]:
     """Return a row with its texts made tokens; what the model wants in front of a prompt comes before a first text only."""
+    if str not in set(map(type, row)):  # a row of millions is nobody's yet: it is looked at in one go
+        return cast("tuple[int, ...]", row)
     tokens: list[int] = []
     for piece in row:
         if isinstance(piece, int):
@@ -87,7 +93,8 @@ async def tokens_of(
 ) -> Sequence[int]:
     """Return a text's tokens; `is_first` adds what the model wants in front of a prompt."""
     options = {"add_special": is_first, "parse_special": True}
-    counted = await api.service.count(text_request(model, like, text=text, options=options), want_tokens=True)
+    asked = text_request(model, like, text=text, options=options)
+    counted = await api.service.count(asked, want_tokens=True, must_fit=True)
     return known_ids(counted, model)
 
 
@@ -104,12 +111,12 @@ def known_ids(counted: Counted, model: str) -> Sequence[int]:
     return counted.ids
 
 
-async def text_of(api: Api, request: GenerationRequest) -> str:
-    """Return a plain prompt's text."""
+async def text_of(api: Api, request: GenerationRequest, *, must_fit: bool = True) -> str:
+    """Return a plain prompt's text; `must_fit` unless nothing is to be answered."""
     if request.prompt_text is not None:
         return request.prompt_text
     asked = text_request(request.model, request, tokens=request.prompt_tokens)
-    counted = await api.service.count(asked, want_tokens=True)
+    counted = await api.service.count(asked, want_tokens=True, must_fit=must_fit)
     known_ids(counted, request.model)
     return b"".join(counted.pieces or ()).decode("utf-8", "replace")
 

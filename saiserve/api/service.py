@@ -98,13 +98,21 @@ class Answering(Protocol):
 class Service(Answering, Protocol):
     """A node, as the dialects see it. All methods may be called from several tasks at once."""
 
-    async def count(self, request: GenerationRequest, *, want_text: bool = False, want_tokens: bool = False) -> Counted:
+    async def count(
+        self,
+        request: GenerationRequest,
+        *,
+        want_text: bool = False,
+        want_tokens: bool = False,
+        must_fit: bool = False,
+    ) -> Counted:
         """Count the prompt as it would be rendered, tools included; optionally with its text or its tokens.
 
-        For a raw text prompt, `template_options` may hold the booleans `add_special` and `parse_special`.
+        For a raw text prompt, `template_options` may hold the booleans `add_special` and `parse_special`. With `must_fit`
+        a prompt that leaves no room for an answer is refused, early.
 
         Raises:
-            ApiError: when no engine or vocabulary for the model is at hand.
+            ApiError: when no engine or vocabulary for the model is at hand; 400 for what does not fit.
         """
         ...
 

@@ -17,6 +17,7 @@ from saiserve import limits
 from saiserve.engines.messages import (
     Accepted,
     Failed,
+    FailureKind,
     Finished,
     Progress,
     Refused,
@@ -121,7 +122,9 @@ class Attempt:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the place or the way to it failed."""
+        """Whether the place or the way to it failed; what fails by its own doing tells nothing of either."""
+        if self.failed is not None and self.failed.kind is FailureKind.BAD_REQUEST:
+            return False
         return self.state in (AttemptState.CUT, AttemptState.STALLED, AttemptState.CRASHED)
 
     @property

@@ -13,7 +13,7 @@ import msgspec
 
 from saiserve import limits
 from saiserve.dispatch.attempt import NS, Attempt, AttemptState, Deadlines
-from saiserve.dispatch.refusals import final_error, passing_error, upstream_error, with_reason
+from saiserve.dispatch.refusals import final_error, own_error, passing_error, upstream_error, with_reason
 from saiserve.engines.messages import FinishReason, Generate, RefusalReason, Refused, Tokens
 from saiserve.engines.spoken import Spoken
 from saiserve.errors import ApiError, ErrorKind
@@ -270,6 +270,10 @@ class Failover:
     def _broke(self, attempt: Attempt, candidate: Candidate, now: int) -> None:
         self.attempts += 1
         self._failed[candidate.id] = now
+        own = own_error(attempt.failed)
+        if own is not None:
+            self._error = own
+            return
         if candidate.placement is Placement.UPSTREAM:
             # Whether it did the work and counts it is unknown: it is not asked to do it twice.
             self._out.add(candidate.id)

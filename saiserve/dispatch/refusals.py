@@ -61,6 +61,13 @@ def with_reason(sentence: str, failed: Failed | None) -> str:
     return f"{sentence}: {failed.detail}"
 
 
+def own_error(failed: Failed | None) -> ApiError | None:
+    """The error to tell the client when its request failed by its own doing; None when another place may do better."""
+    if failed is None or failed.kind is not FailureKind.BAD_REQUEST:
+        return None
+    return ApiError(ErrorKind.INVALID_REQUEST, failed.detail or "the request cannot be answered as it is")
+
+
 def passing_error(refused: Refused) -> ApiError:
     """The error to tell the client when no place would take it now, in the words of the last that refused."""
     told = upstream_error(refused)

@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from saiserve import limits
 from saiserve.dispatch.attempt import NS
-from saiserve.engines.engine import Engine
+from saiserve.engines.engine import Engine, Heard, unheard
 from saiserve.engines.messages import (
     Count,
     Counted,
@@ -149,9 +149,9 @@ class GuardedEngine:
         """As `Engine.count`."""
         return await self._engine.count(request)
 
-    async def embed(self, request: Embed) -> Embedded | Refused:
+    async def embed(self, request: Embed, heard: Heard = unheard) -> Embedded | Refused:
         """As `Engine.embed`."""
-        return await self._engine.embed(request)
+        return await self._engine.embed(request, heard)
 
 
 async def _once(message: EngineReply) -> AsyncGenerator[EngineReply, None]:

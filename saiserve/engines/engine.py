@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from saiserve.engines.messages import Count, Counted, Embed, Embedded, EngineReply, Generate, Load, Refused
+
+Heard = Callable[[], None]
+"""Called for each sign that a question is being worked on; whoever waits may wait longer then."""
+
+
+def unheard() -> None:
+    """Nobody waits for signs."""
 
 
 class HopError(Exception):
@@ -44,6 +51,6 @@ class Engine(Protocol):
         """Count a prompt's tokens."""
         ...
 
-    async def embed(self, request: Embed) -> Embedded | Refused:
-        """Compute vectors."""
+    async def embed(self, request: Embed, heard: Heard = unheard) -> Embedded | Refused:
+        """Compute vectors, which may take minutes; `heard` is called as it moves on."""
         ...

@@ -57,6 +57,8 @@ class FailureKind(enum.StrEnum):
     """The model was unloaded or the node stopped: nobody's fault, try elsewhere."""
     INTERNAL = "internal"
     """The engine caught an error of its own on this request."""
+    BAD_REQUEST = "bad_request"
+    """The request's own doing, found out only while it was served: no place would do better. `detail` is for the client."""
 
     @property
     def makes_suspects(self) -> bool:
@@ -267,6 +269,8 @@ class Count(msgspec.Struct, frozen=True, array_like=True, tag="count"):
     """Also return the rendered prompt."""
     want_tokens: bool = False
     """Also return the token ids and their pieces."""
+    must_fit: bool = False
+    """An answer is to follow: what leaves no room for one is refused as too long, at the first sight of it."""
 
 
 class Counted(msgspec.Struct, frozen=True, array_like=True, tag="counted"):

@@ -19,7 +19,7 @@ import msgspec
 import trio
 
 from saiserve import limits
-from saiserve.engines.engine import HopError
+from saiserve.engines.engine import Heard, HopError, unheard
 from saiserve.engines.messages import (
     Accepted,
     Count,
@@ -44,6 +44,7 @@ from saiserve.engines.simulated_script import Rule, read_script
 from saiserve.errors import SettingsError
 
 _PROGRESS_S = 0.25
+_EMBED_STEP_S = 0.25
 _CACHED_PROMPTS_MAX = 64
 _BEFORE_ACCEPTANCE = -1
 
@@ -61,6 +62,8 @@ class FaultKind(enum.StrEnum):
     """Take down the engine under every running request, as a process that segfaults does."""
     INTERNAL = "internal"
     """Fail this request alone."""
+    BAD_REQUEST = "bad_request"
+    """Fail it for what it asks."""
 
 
 @dataclass(slots=True)
@@ -220,15 +223,17 @@ class SimulatedEngine:
             pieces=pieces(text.encode()) if request.want_tokens else None,
         )
 
-    async def embed(self, request: Embed) -> Embedded | Refused:
-        """Vectors that depend on the input alone."""
-        await trio.lowlevel.checkpoint()
-        vectors = tuple(vector(item) for item in request.inputs)
-        total = sum(
-            len(tokenize(Prompt(text=item) if isinstance(item, str) else Prompt(tokens=item)))
-            for item in request.inputs
-        )
-        return Embedded(request.id, vectors, total)
+    async def embed(self, request: Embed, heard: Heard = unheard) -> Embedded | Refused:
+        """Vectors that depend on the input alone, one after the other as fast as prompts are read."""
+        total = done = 0
+        for item in request.inputs:
+            total += len(tokenize(Prompt(text=item) if isinstance(item, str) else Prompt(tokens=item)))
+            if total - done > _EMBED_STEP_S * self.settings.prefill_rate:
+                await trio.sleep((total - done) / self.settings.prefill_rate)
+                done = total
+                heard()
+        await trio.sleep((total - done) / self.settings.prefill_rate)
+        return Embedded(request.id, tuple(map(vector, request.inputs)), total)
 
     async def _run(self, request: Generate, turn: Turn) -> AsyncGenerator[EngineReply, None]:
         await trio.lowlevel.checkpoint()
@@ -312,6 +317,8 @@ class SimulatedEngine:
                 raise HopError("scripted cut", sent=True)
             case FaultKind.INTERNAL:
                 return Failed(request.id, FailureKind.INTERNAL, "scripted")
+            case FaultKind.BAD_REQUEST:
+                return Failed(request.id, FailureKind.BAD_REQUEST, "scripted")
             case FaultKind.CRASH:
                 self.crash()
             case FaultKind.STALL | FaultKind.BUSY:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from saiserve.chat.events import AnswerEvent
+from saiserve.engines.engine import Heard, unheard
 from saiserve.engines.messages import Count, Counted, Embed, Embedded, EngineReply, Generate, Load, Refused
 
 
@@ -54,6 +55,6 @@ class Source(Protocol):
         """Count a prompt's tokens."""
         ...
 
-    async def embed(self, request: Embed) -> Embedded | Refused:
+    async def embed(self, request: Embed, heard: Heard = unheard) -> Embedded | Refused:
         """Compute vectors."""
         ...

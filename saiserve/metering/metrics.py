@@ -34,6 +34,7 @@ ENGINE_COUNTERS: Final[dict[str, str]] = {
     "refused": "Requests refused for a full queue.",
     "requeues": "Requests put back into the queue for lack of room.",
     "no_room": "Batches that found no room in the KV cache.",
+    "clears": "Times the KV cache was cleared for an output that was no number.",
     "copies": "Prefixes shared between sequences.",
     "gate_refusals": "Prefixes that could not be reused safely and were computed again.",
     "moves_to_host": "Prefixes moved to host memory.",

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from saiserve import limits
-from saiserve.engines.engine import HopError
+from saiserve.engines.engine import Heard, HopError, unheard
 from saiserve.engines.messages import (
     Count,
     Counted,
@@ -64,8 +64,10 @@ class PeerClient:
         """The engine of a model at a member, for one client's request."""
         return PeerEngine(self, node, model, key_name=key_name)
 
-    async def call(self, node: str, name: str, body: bytes = b"") -> bytes:
+    async def call(self, node: str, name: str, body: bytes = b"", heard: Heard = unheard) -> bytes:
         """Ask a member for one answer to the call `name` (say, `facts`); see `PeerPort`. Cancel to give up.
+
+        `heard` is called for each frame, those that say nothing but that the answer is being made too.
 
         Raises:
             HopError: no authentic answer came.
@@ -73,6 +75,7 @@ class PeerClient:
         answer = bytearray()
         async with self.reply(node, PREFIX + name, body) as payloads:
             async for payload in payloads:
+                heard()
                 answer += payload
                 if len(answer) > limits.BODY_BYTES_MAX:
                     raise HopError(f"the answer of {node} is too long", sent=True)
@@ -171,16 +174,16 @@ class PeerEngine:
             raise HopError(f"{self._node} answered another question", sent=True)
         return answer
 
-    async def embed(self, request: Embed) -> Embedded | Refused:
+    async def embed(self, request: Embed, heard: Heard = unheard) -> Embedded | Refused:
         """As `Engine.embed`."""
-        answer = await self._ask(EMBED, PeerEmbed(request, self._key_name))
+        answer = await self._ask(EMBED, PeerEmbed(request, self._key_name), heard)
         if isinstance(answer, Counted):
             raise HopError(f"{self._node} answered another question", sent=True)
         return answer
 
-    async def _ask(self, path: str, question: PeerCount | PeerEmbed) -> EngineAnswer:
-        name = path.removeprefix(PREFIX)
-        return _decode(_answers, await self._client.call(self._node, name, _encoder.encode(question)), self._node)
+    async def _ask(self, path: str, question: PeerCount | PeerEmbed, heard: Heard = unheard) -> EngineAnswer:
+        answer = await self._client.call(self._node, path.removeprefix(PREFIX), _encoder.encode(question), heard)
+        return _decode(_answers, answer, self._node)
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[_T], payload: bytes, node: str) -> _T:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import msgspec
 import trio
 
 from saiserve import limits
-from saiserve.engines.engine import Engine, HopError
+from saiserve.engines.engine import Engine, Heard, HopError
 from saiserve.engines.messages import (
+    Count,
+    Embed,
     EngineReply,
     RefusalReason,
     Refused,
@@ -35,6 +38,7 @@ from saiserve.peers.asgi import (
     source_of,
 )
 from saiserve.peers.messages import COUNT, EMBED, GENERATE, PREFIX, SWIM, PeerCount, PeerEmbed, PeerGenerate
+from saiserve.peers.reply import SealedReply
 from saiserve.peers.wire import HEADER_NAME, FrameSealer, PeerRequest, RequestVerifier, WireError
 from swimcluster.address import Address
 from swimcluster.nursery import open_plain_nursery
@@ -48,8 +52,6 @@ _BODY_S = 30.0
 """Longest wait for the rest of a request's body."""
 _SWIM_BODY_S = 5.0
 _LOG_EVERY_S = 1.0
-_PIECE_BYTES = 1024 * 1024
-"""Long answers are cut into frames of this size."""
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -189,12 +191,16 @@ class PeerPort:
 
     async def _serve(self, path: str, request: PeerRequest, body: bytes, send: Send) -> None:
         sealer = FrameSealer(request.frame_key, request.mac)
+        reply = SealedReply(sealer, send)
         try:
             if path == GENERATE:
                 await self._generate(msgspec.msgpack.decode(body, type=PeerGenerate), sealer, send)
                 return
-            if path in (COUNT, EMBED):
-                answer = await self._question(path, body)
+            if path == COUNT:
+                answer = await self._count(msgspec.msgpack.decode(body, type=PeerCount))
+            elif path == EMBED:
+                asked = msgspec.msgpack.decode(body, type=PeerEmbed)
+                answer = await reply.while_heard(partial(self._embed, asked))
             else:
                 call = self._calls.get(path.removeprefix(PREFIX))
                 if call is None:
@@ -205,21 +211,17 @@ class PeerPort:
             await answer_text(send, 400, f"not a message of this protocol: {error}")
             return
         except HopError as error:
-            await answer_text(send, 502, str(error))
+            await reply.break_off(str(error))
             return
-        pieces = [answer[at : at + _PIECE_BYTES] for at in range(0, len(answer), _PIECE_BYTES)] or [b""]
-        frames = [*(sealer.data(piece) for piece in pieces[:-1]), sealer.last(pieces[-1])]
-        await answer_bytes(send, 200, b"".join(frames))
+        await reply.end(answer)
 
-    async def _question(self, path: str, body: bytes) -> bytes:
-        asked: PeerCount | PeerEmbed = msgspec.msgpack.decode(body, type=PeerCount if path == COUNT else PeerEmbed)
-        inner = asked.count if isinstance(asked, PeerCount) else asked.embed
-        engine = self._engine(inner.model)
-        if engine is None:
-            return _encoder.encode(Refused(inner.id, RefusalReason.NO_MODEL, f"{inner.model} is not here"))
-        if isinstance(asked, PeerCount):
-            return _encoder.encode(await engine.count(asked.count))
-        return _encoder.encode(await engine.embed(asked.embed))
+    async def _count(self, asked: PeerCount) -> bytes:
+        engine = self._engine(asked.count.model)
+        return _encoder.encode(_absent(asked.count) if engine is None else await engine.count(asked.count))
+
+    async def _embed(self, asked: PeerEmbed, heard: Heard) -> bytes:
+        engine = self._engine(asked.embed.model)
+        return _encoder.encode(_absent(asked.embed) if engine is None else await engine.embed(asked.embed, heard))
 
     async def _generate(self, asked: PeerGenerate, sealer: FrameSealer, send: Send) -> None:
         request = asked.generate
@@ -245,6 +247,10 @@ class PeerPort:
         is_last = is_terminal(message)
         frame = sealer.last(payload) if is_last else sealer.data(payload)
         await send({"type": "http.response.body", "body": frame, "more_body": not is_last})
+
+
+def _absent(asked: Count | Embed) -> Refused:
+    return Refused(asked.id, RefusalReason.NO_MODEL, f"{asked.model} is not here")
 
 
 class _Warnings:

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 import trio
 
 from saiserve import limits
-from saiserve.engines.engine import Engine
+from saiserve.engines.engine import Engine, Heard, unheard
 from saiserve.engines.messages import (
     Count,
     Counted,
@@ -71,11 +71,11 @@ class LocalModel:
             engine = await self._wait_for(request.id)
             return engine if isinstance(engine, Refused) else await engine.count(request)
 
-    async def embed(self, request: Embed) -> Embedded | Refused:
+    async def embed(self, request: Embed, heard: Heard = unheard) -> Embedded | Refused:
         """As `Engine.embed`, once the model is there."""
         with self._resident.use():
-            engine = await self._wait_for(request.id)
-            return engine if isinstance(engine, Refused) else await engine.embed(request)
+            engine = await self._wait_for(request.id, heard)
+            return engine if isinstance(engine, Refused) else await engine.embed(request, heard)
 
     @property
     def _engine(self) -> Engine | None:
@@ -93,11 +93,12 @@ class LocalModel:
             async for message in messages:
                 yield message
 
-    async def _wait_for(self, request_id: str) -> Engine | Refused:
+    async def _wait_for(self, request_id: str, heard: Heard = unheard) -> Engine | Refused:
         async with aclosing(self._waits(request_id)) as signs:
             async for sign in signs:
                 if isinstance(sign, Refused):
                     return sign
+                heard()
         assert self._resident.engine is not None
         return self._resident.engine
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from saiserve.engines.llamacpp.job import Broken, Job, Notice, OutOfRoom, Progress, Refusal, Started, Step
+from saiserve.engines.llamacpp.job import Broken, Job, Notice, OutOfRoom, Progress, Refusal, Spoilt, Started, Step
 from saiserve.engines.llamacpp.kv import DecodeOutcome, Family
 from saiserve.engines.llamacpp.scheduler import Scheduler, SchedulerConfig
 from tests.fakes.kv import FakeKv
@@ -114,6 +114,8 @@ class Loop:
                 self.ended[notice.job_id] = "out of room"
             elif isinstance(notice, Broken):
                 self.ended[notice.job_id] = "broken"
+            elif isinstance(notice, Spoilt):
+                self.ended[notice.job_id] = "spoilt"
 
     def run(self, turns_max: int = 10_000) -> None:
         """Until nothing is left to do."""

@@ -173,6 +173,13 @@ class FakeKv:
         for cells in self._memories():
             cells.head = 0
 
+    def clear(self) -> None:
+        self.calls["clear"] += 1
+        for cells in self._memories():
+            cells.__init__(cells.total, cells.window)  # type: ignore[misc]
+        if self.states is not None:
+            self.states.seen.clear()
+
     def copy(self, source: int, destination: int, start: int, end: int) -> None:
         self._check_id(source)
         self._check_id(destination)

@@ -94,7 +94,14 @@ class ScriptedService:
                 await trio.lowlevel.checkpoint()
                 yield step
 
-    async def count(self, request: GenerationRequest, *, want_text: bool = False, want_tokens: bool = False) -> Counted:
+    async def count(
+        self,
+        request: GenerationRequest,
+        *,
+        want_text: bool = False,
+        want_tokens: bool = False,
+        must_fit: bool = False,
+    ) -> Counted:
         """Count one token per character of all text; tokens are code points."""
         self.requests.append(request)
         if request.prompt_tokens is not None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from saiserve.chat.text import StopMatcher, Utf8Assembler
 from saiserve.engines.llamacpp.batch_arrays import Logits
-from saiserve.engines.llamacpp.constraint import Matcher
+from saiserve.engines.llamacpp.constraint import ConstraintBroken, Matcher
 from saiserve.engines.llamacpp.prompting import PromptTokens
-from saiserve.engines.llamacpp.sampler import Drawn, Sampler
+from saiserve.engines.llamacpp.sampler import Drawn, NotANumberError, Sampler, SamplingError
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
 from saiserve.engines.messages import Finished, FinishReason, Generate, Load
 from saiserve.engines.waits import NS
@@ -41,6 +41,8 @@ class Answer:
     cached_tokens: int = 0
     prefilled: int = 0
     end: FinishReason | None = None
+    is_tried_again: bool = False
+    """Its output was no number once, and is computed again on a clean cache."""
     end_key: bytes = b""
     """Of the prompt whose first draw is to come; empty: its logits are not kept."""
     _text: Utf8Assembler = field(default_factory=Utf8Assembler)
@@ -60,9 +62,17 @@ class Answer:
 
     def draw(self, logits: Logits, position: int) -> Drawn:
         """The next token under the constraint. Raises SamplingError or ConstraintBroken."""
-        matcher = self.matcher
-        if matcher is None:
+        if self.matcher is None:
             return self.sampler.draw(logits, position)
+        try:
+            return self._draw_allowed(self.matcher, logits, position)
+        except NotANumberError:
+            raise
+        except SamplingError as error:
+            left = "the constraint, logit_bias and ignore_eos together leave none"
+            raise ConstraintBroken(f"{error}: {left}", is_own=True) from error
+
+    def _draw_allowed(self, matcher: Matcher, logits: Logits, position: int) -> Drawn:
         if self.sampler.is_greedy and self.request.sampling.logprobs is None:
             # The best token of all is the best allowed one whenever it is allowed, and asking costs a microsecond.
             drawn = self.sampler.draw(logits, position)

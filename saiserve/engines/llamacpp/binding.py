@@ -91,6 +91,10 @@ class LlamaContext:
         if llama_cpp.llama_memory_seq_pos_max(self._memory, self._embedding_id) < 0:
             llama_cpp.llama_memory_clear(self._memory, False)
 
+    def clear(self) -> None:
+        """Drop every sequence, that of vectors too, and let every cell be zero, whatever was in it."""
+        llama_cpp.llama_memory_clear(self._memory, True)
+
     def copy(self, source: int, destination: int, start: int, end: int) -> None:
         """Let `destination` share the cells of `source` in [start, end)."""
         llama_cpp.llama_memory_seq_cp(self._memory, self._native(source), self._native(destination), start, end)

@@ -50,6 +50,21 @@ LIMITS: dict[str, Any] = {
     "verbose_errors": False,
 }
 """llguidance's bounds on compile work, work per token and memory."""
+OWN_ENDS: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
+    (
+        ("parsertoocomplex", "too many items"),
+        ("step_max_items", "max_items_in_row"),
+        "its rules can be read in too many ways at once: make them unambiguous, or bound what repeats",
+    ),
+    (
+        ("lexertoocomplex", "lexer error"),
+        ("step_lexer_fuel", "max_lexer_states"),
+        "its patterns are too large together: shorten what repeats in them, or make rules of their parts",
+    ),
+    (("noextension",), (), ""),
+)
+"""Ends that a constraint comes to by itself: llguidance's words for them in small letters, limits of `LIMITS` that may have
+been hit, and the mend. Its reason for most is "InternalError", so its sentence is looked at as well."""
 
 
 class ConstraintError(Exception):
@@ -57,7 +72,11 @@ class ConstraintError(Exception):
 
 
 class ConstraintBroken(Exception):  # noqa: N818
-    """The matcher gave up in the middle of an answer (a work limit of one step)."""
+    """The matcher gave up in the middle of an answer; `is_own`: by the constraint's doing (a work limit of one step)."""
+
+    def __init__(self, detail: str, *, is_own: bool) -> None:
+        super().__init__(detail)
+        self.is_own = is_own
 
 
 class Matcher:
@@ -247,8 +266,15 @@ def _depth(value: Any) -> int:
 
 
 def _check(matcher: llguidance.LLMatcher) -> None:
-    if matcher.is_error():
-        raise ConstraintBroken(f"the constraint cannot be followed further: {_reason(matcher)}")
+    if not matcher.is_error():
+        return
+    detail = f"the constraint cannot be followed further: {_reason(matcher)}"
+    said = f"{matcher.stop_reason()} {matcher.get_error()}".lower()
+    for words, names, mend in OWN_ENDS:
+        if any(word in said for word in words):
+            limits = ", ".join(f"{name} {LIMITS[name]}" for name in names)
+            raise ConstraintBroken(f"{detail} ({limits}); {mend}" if names else detail, is_own=True)
+    raise ConstraintBroken(detail, is_own=False)
 
 
 def _reason(matcher: llguidance.LLMatcher) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from saiserve.engines.llamacpp.binding import LlamaContext
 from saiserve.engines.llamacpp.pooling import Pool, Vectors
-from saiserve.engines.messages import Embed, Embedded
+from saiserve.engines.messages import Embed, Embedded, Progress
 
 QUEUE_MAX = 64
 """Embedding requests waiting; the next is refused."""
@@ -27,6 +29,8 @@ class Pending:
     pool: Pool | None = None
     done: int = 0
     """Tokens of the first input computed."""
+    is_tried_again: bool = False
+    """Its vectors were no numbers once, and are computed again on a clean cache."""
     is_apart: bool = False
     """A batch shared with others failed: from here on it is computed by itself."""
 
@@ -46,6 +50,10 @@ class Pending:
         self.restart()
         return True
 
+    def sign(self) -> Progress:
+        """That it is alive; of its tokens only those of the first input are told."""
+        return Progress(self.request.id, self.done)
+
     def answer(self) -> Embedded:
         """The reply, once no input is left."""
         return Embedded(self.request.id, tuple(self.vectors), self.prompt_tokens, self.size)
@@ -58,6 +66,9 @@ class EmbeddingQueue:
         self._context = context
         self._size = context.model.embedding_size
         self._waiting: deque[Pending] = deque()
+        self._has_moved = False
+        self.is_spoilt = False
+        """Whether vectors of the last chunk were no numbers."""
         self.chunk_max = min(context.outputs_max, context.batch_max)
 
     def __len__(self) -> int:
@@ -90,12 +101,29 @@ class EmbeddingQueue:
         """The model named by the request in turn; one must be waiting."""
         return self._waiting[0].request.model
 
+    def signs(self) -> list[Progress]:
+        """Signs of life of all that wait, if anything was computed since they were asked for last."""
+        has_moved, self._has_moved = self._has_moved, False
+        return [pending.sign() for pending in self._waiting] if has_moved else []
+
+    def start_over(self) -> None:
+        """What was computed of the first input is gone."""
+        if self._waiting:
+            self._waiting[0].restart()
+
     def run(self) -> Embedded | None:
-        """Compute the next chunk; the answer when it was a request's last. An input without room begins again."""
+        """Compute the next chunk; the answer when it was a request's last.
+
+        An input without room begins again, and once in a request one whose vectors are no numbers.
+        """
         pending = self._waiting[0]
         piece = pending.inputs[0][pending.done : pending.done + self.chunk_max]
         vectors = self._context.embed(piece, pending.done)
-        if vectors is None:
+        self.is_spoilt = vectors is not None and not bool(np.isfinite(vectors).all())
+        self._has_moved |= vectors is not None
+        is_again = self.is_spoilt and not pending.is_tried_again
+        pending.is_tried_again |= self.is_spoilt
+        if vectors is None or is_again:
             self._context.embed_end()
             pending.restart()
             return None

@@ -160,6 +160,13 @@ class HostTier:
             tree.set_checkpoint(blob.id, blob.node)
             self._counts["checkpoints"] += 1
 
+    def clear(self) -> None:
+        """Drop all that is saved."""
+        # What continues another goes before it.
+        for blob in sorted(self.store.blobs.values(), key=lambda blob: -blob.end):
+            self.store.drop(blob)
+            self._evicted(blob)
+
     def _evicted(self, blob: Blob) -> None:
         tree = self._forest.tree(blob.isolation)
         assert blob.node is not None

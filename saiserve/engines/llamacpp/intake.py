@@ -118,7 +118,7 @@ class Intake:
             prompt = self._reader.read(request.prompt, self._context_tokens)
             self._check_length(prompt)
         else:
-            prompt = self._reader.read(request.prompt)
+            prompt = self._reader.read(request.prompt, self._context_tokens if request.must_fit else None)
         if constraint is None and not prompt.parts:
             self._ready.append(self._as_ready(request, prompt))
             return
@@ -148,6 +148,10 @@ class Intake:
         ready, self._ready = list(self._ready), deque()
         return ready
 
+    def reading(self) -> list[str]:
+        """Requests for vectors whose texts are not read yet; answers are heard of otherwise."""
+        return [one for one, (request, _) in self._preparing.items() if isinstance(request, Embed)]
+
     def cancel(self, request_id: str) -> None:
         """Forget a request that is being prepared."""
         preparing = self._preparing.pop(request_id, None)
@@ -176,6 +180,8 @@ class Intake:
 
     def _as_ready(self, request: Generate | Count, prompt: PromptTokens) -> Ready | ReadyCount:
         if isinstance(request, Count):
+            if request.must_fit:
+                self._check_length(prompt)
             return ReadyCount(request, counted(request, prompt, self._vocabulary))
         return Ready(request, prompt, None)
 

@@ -105,7 +105,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """The cache was full and the job lost its place; it keeps its arrival and its tokens, and starts again later."""
+    """The cache was full, or cleared, and the job lost its place; it keeps its arrival and tokens, and starts again later."""
 
     job_id: str
 
@@ -124,7 +124,14 @@ class Broken:
     job_id: str
 
 
-Notice = Started | Progress | Requeued | OutOfRoom | Broken
+@dataclass(frozen=True, slots=True)
+class Spoilt:
+    """The cache had to be cleared each time this job with adapters ran. It has ended: answer `failed{internal}`."""
+
+    job_id: str
+
+
+Notice = Started | Progress | Requeued | OutOfRoom | Broken | Spoilt
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,10 @@ class KvCache(Protocol):
         """Nothing is held: let the next token take the first cell."""
         ...
 
+    def clear(self) -> None:
+        """Drop every sequence and let every cell be zero, whatever was in it."""
+        ...
+
     def copy(self, source: int, destination: int, start: int, end: int) -> None:
         """Let `destination` share the cells of `source` in [start, end)."""
         ...

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable
 
 import msgspec
 
 from saiserve import limits
 from saiserve.engines.llamacpp.answer import Answer
+from saiserve.engines.llamacpp.embedding import EmbeddingQueue
 from saiserve.engines.llamacpp.holdings import summarise
 from saiserve.engines.llamacpp.prompting import PromptRefusal
 from saiserve.engines.llamacpp.protocol import Holdings
@@ -20,7 +21,7 @@ from saiserve.engines.waits import NS
 REPORT_S = 0.1
 """Time between full reports of load and counters while steps run."""
 SIGN_OF_LIFE_S = 2.0
-"""An answer that waits or prefills is heard of at least this often."""
+"""An answer that waits or prefills is heard of at least this often, and so are vectors that move on."""
 BUSY_RETRY_S = 1.0
 """When to come again where nothing better is known."""
 HOLDINGS_S = 2.0
@@ -36,7 +37,7 @@ class Outbox:
         scheduler: Scheduler,
         timings: Timings,
         threads: ThreadChooser,
-        embeddings: Sized,
+        embeddings: EmbeddingQueue,
         context_tokens: int,
     ) -> None:
         """`embeddings` are those that wait."""
@@ -82,17 +83,22 @@ class Outbox:
 
     # Reports
 
-    def report(self, now: int, answers: Iterable[Answer]) -> None:
-        """A heartbeat, and signs of life for answers that wait; at most every `REPORT_S`."""
+    def report(self, now: int, answers: Iterable[Answer], reading: Iterable[str] = ()) -> None:
+        """A heartbeat, and signs of life for who waits; at most every `REPORT_S`.
+
+        `reading` are requests whose long texts are being read.
+        """
         if now - self._reported_at < REPORT_S * NS:
             return
         self._reported_at = now
+        self._signed_at = self._signed_at or now
         self.send(Heartbeat(self._scheduler.load(), self._timings.steps, self._counters()))
         if now - self._signed_at >= SIGN_OF_LIFE_S * NS:
             self._signed_at = now
             for answer in answers:
                 if now - answer.clock.told_at >= SIGN_OF_LIFE_S * NS and answer.clock.first_token_at == 0:
                     self.progress(answer, now)
+            self._messages += [*self._embeddings.signs(), *(Progress(one, 0) for one in reading)]
         if now - self._holdings_at >= HOLDINGS_S * NS:
             self._holdings_at = now
             self._tell_holdings(now)

@@ -304,6 +304,14 @@ class PrefixCache:
         for sequence in covered - {held.sequence}:
             self.discard(self.held[sequence])
 
+    def clear(self) -> None:
+        """Drop all that is held, when nothing runs; every cell is zero then."""
+        for held in list(self.held.values()):
+            self.discard(held)
+        self.host.clear()
+        self.kv.clear()
+        self._is_clear, self._straight = True, None
+
     def discard(self, held: Held) -> None:
         """Drop a sequence, running or idle, and free its cells and its id."""
         held.is_running = False

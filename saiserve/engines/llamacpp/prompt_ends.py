@@ -35,17 +35,18 @@ class PromptEnds:
 
     def keep(self, key: bytes, logits: Logits) -> None:
         """Keep a copy; the least lately used go when there are too many."""
-        self._forget(key)
+        self.forget(key)
         self._kept[key] = logits.copy()
         self._bytes += logits.nbytes
         while self._bytes > self._bytes_max:
-            self._forget(next(iter(self._kept)))
+            self.forget(next(iter(self._kept)))
 
     def take(self, key: bytes) -> Logits:
         """A copy, to be changed by whoever draws from it. KeyError when it is not kept."""
         logits = self._kept[key] = self._kept.pop(key)
         return logits.copy()
 
-    def _forget(self, key: bytes) -> None:
+    def forget(self, key: bytes) -> None:
+        """Keep nothing of this key."""
         gone = self._kept.pop(key, None)
         self._bytes -= gone.nbytes if gone is not None else 0

@@ -230,7 +230,7 @@ def _checked(peak: float) -> float:
     Raises:
         SamplingError: none can.
     """
-    if math.isnan(peak):
+    if math.isnan(peak) or peak == math.inf:
         raise NotANumberError("the model's output is not a number")
     if not math.isfinite(peak):
         raise SamplingError("no token is allowed")

@@ -15,7 +15,7 @@ The worker's loop:
                 scheduler.sampled(sample.job_id, token)          # it goes on, or:
                 scheduler.finish(now, sample.job_id)             # it has ended (end token, stop string, length)
 
-Jobs that end by cancel, OutOfRoom or Broken need no `finish`. `plan` must be followed by `completed` before the next
+Jobs that end by cancel, OutOfRoom, Broken or Spoilt need no `finish`. `plan` must be followed by `completed` before the next
 `plan`. Everything is to be called from one thread; `cancel` may be called while a step is being decoded only if that
 is so too; it takes effect with `completed`.
 """
@@ -37,6 +37,7 @@ from saiserve.engines.llamacpp.job import (
     Progress,
     Refusal,
     Requeued,
+    Spoilt,
     Step,
 )
 from saiserve.engines.llamacpp.kv import DecodeOutcome, KvCache
@@ -65,8 +66,11 @@ COUNTERS = (
     "requeues",
     "no_room",
     "rejected",
+    "clears",
 )
 """Totals counted here; those of the cache are added to them."""
+RESTARTS_MAX = 1
+"""A job with adapters that runs whenever the cache must be cleared is sent back so often; it may be what spoils it."""
 EMBEDDING_SHARE = 0.2
 """Share of the time that embeddings get while streams run."""
 
@@ -187,6 +191,32 @@ class Scheduler:
         if not self._is_in_flight(job_id):
             self._leave(now, stream)
 
+    @property
+    def runs_adapters(self) -> bool:
+        """Whether a job that runs is computed with adapters."""
+        return any(stream.job.adapter for stream in self._running.values())
+
+    def start_over(self, now: int) -> None:
+        """Clear the cache, of which nothing is to be trusted; jobs that run go back to the queue.
+
+        Raises RuntimeError while a step is being computed; nothing changed then.
+        """
+        if self._in_flight is not None:
+            raise RuntimeError("the cache cannot be cleared under a step")
+        for stream in list(self._running.values()):
+            self._leave(now, stream)
+            stream.restarts += 1
+            if stream.job.adapter and stream.restarts > RESTARTS_MAX:
+                self._end(stream)
+                self._notices.append(Spoilt(stream.job.id))
+            else:
+                self._queue.add(stream)
+                self._notices.append(Requeued(stream.job.id))
+        self._cache.clear()
+        for stream in self._queue:
+            stream.likely_cached = 0
+        self._counts["clears"] += 1
+
     def wants(self, job_id: str) -> bool:
         """Whether a token should be drawn for this job: it is running and waits for one."""
         stream = self._streams.get(job_id)
@@ -212,6 +242,11 @@ class Scheduler:
         self._cache.close(now, stream.held)
         stream.likely_cached = stream.held.ready
         stream.held = None
+
+    def _end(self, stream: Stream) -> None:
+        """Forget a job that is nowhere any more."""
+        del self._streams[stream.job.id]
+        stream.ended = True
 
     def _wait_s(self, stream: Stream) -> float:
         ahead = sum(1 for other in self._queue if other.order < stream.order)
@@ -258,8 +293,7 @@ class Scheduler:
             self._queue.add(youngest)
             self._notices.append(Requeued(youngest.job.id))
         else:
-            del self._streams[youngest.job.id]
-            youngest.ended = True
+            self._end(youngest)
             self._notices.append(OutOfRoom(youngest.job.id))
 
     def completed(self, now: int, step: Step, outcome: DecodeOutcome, elapsed_ns: int) -> tuple[Notice, ...]:
@@ -324,8 +358,7 @@ class Scheduler:
         if stream.ended:
             return
         self._batches.clear(stream.job.id)
-        del self._streams[stream.job.id]
-        stream.ended = True
+        self._end(stream)
         self._leave(now, stream)
         self._notices.append(Broken(stream.job.id))
 

@@ -32,6 +32,7 @@ class Stream:
         "prefill_end",
         "prefill_turn",
         "requeues",
+        "restarts",
         "serial",
         "started_at",
         "starts",
@@ -60,6 +61,8 @@ class Stream:
         self.starts = 0
         self.started_at = 0
         self.requeues = 0
+        self.restarts = 0
+        """How often it was sent back because the cache was cleared."""
         self.chunk_max = 0
         """Prefill rows at most, 0: no own limit."""
         self.leader: Held | None = None

@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from saiserve import limits
-from saiserve.engines.engine import HopError
+from saiserve.engines.engine import Heard, HopError, unheard
 from saiserve.engines.llamacpp.child import Child, open_child
 from saiserve.engines.llamacpp.mailbox import Mailbox, Replies
 from saiserve.engines.llamacpp.mailboxes import SIGN_OF_LIFE_S, Mailboxes, mailbox_of
@@ -41,6 +41,7 @@ from saiserve.engines.messages import (
     Generate,
     Heartbeat,
     Load,
+    Progress,
     RefusalReason,
     Refused,
 )
@@ -242,16 +243,17 @@ class LlamaEngine:
         assert isinstance(answer, (Counted, Refused))
         return answer
 
-    async def embed(self, request: Embed) -> Embedded | Refused:
+    async def embed(self, request: Embed, heard: Heard = unheard) -> Embedded | Refused:
         """Compute vectors. Raises HopError when the process ends meanwhile, or the model cannot compute them."""
-        answer = await self._ask(request)
+        answer = await self._ask(request, heard)
         assert isinstance(answer, (Embedded, Refused))
         return answer
 
-    async def _ask(self, request: Count | Embed) -> msgspec.Struct:
+    async def _ask(self, request: Count | Embed, heard: Heard = unheard) -> msgspec.Struct:
         mailbox = self._submit(request)
         try:
-            answer = await mailbox.get()
+            while isinstance(answer := await mailbox.get(), Progress):
+                heard()
         finally:
             self._requests.abandon(mailbox, self._child)
         if isinstance(answer, Failed):

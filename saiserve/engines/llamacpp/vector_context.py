@@ -58,6 +58,8 @@ class VectorContext:
             raise LoadError(f"llama.cpp could not make a context of {settings.tokens_max} tokens: {failure_reason()}")
         self._memory = llama_cpp.llama_get_memory(self._handle)
         self._rows = BatchArrays(self.rows_max)
+        self._is_spoilt = False
+        """Whether what it computed since the last `end` is no number, so that cells may hold none."""
         self.size = int(llama_cpp.llama_model_n_cls_out(model.handle)) if self.ranks else model.embedding_size
         """Numbers in a vector, or scores of a document."""
 
@@ -100,13 +102,19 @@ class VectorContext:
         if run(self._handle, self._rows.fill(rows)) != 0:
             self.end()
             return None
+        vectors = self._outputs([len(tokens) for tokens, _ in pieces])
+        self._is_spoilt |= not all(bool(np.isfinite(one).all()) for one in vectors)
+        return vectors
+
+    def _outputs(self, lengths: Sequence[int]) -> list[Vectors]:
+        """What the last batch made of each of its pieces."""
         if self.ranks:
-            return [self._score(sequence) for sequence in range(len(pieces))]
+            return [self._score(sequence) for sequence in range(len(lengths))]
         vectors: list[Vectors] = []
         first = 0
-        for tokens, _ in pieces:
-            vectors.append(np.stack([self._vector(first + offset) for offset in range(len(tokens))]))
-            first += len(tokens)
+        for length in lengths:
+            vectors.append(np.stack([self._vector(first + offset) for offset in range(length)]))
+            first += length
         return vectors
 
     def _vector(self, row: int) -> Vectors:
@@ -118,9 +126,10 @@ class VectorContext:
         return np.ctypeslib.as_array(pointer, shape=(self.size,)).copy()[np.newaxis]
 
     def end(self) -> None:
-        """The inputs are complete: forget them."""
+        """The inputs are complete: forget them, and what is no number so that it reaches none of the next."""
         if self._memory:
-            llama_cpp.llama_memory_clear(self._memory, False)
+            llama_cpp.llama_memory_clear(self._memory, self._is_spoilt)
+        self._is_spoilt = False
 
     def measure(self, tokens: int) -> float:
         """Tokens per second of one batch, after one that warms up.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from saiserve.engines.llamacpp.prompting import PromptRefusal
 from saiserve.engines.llamacpp.purpose import POOLINGS
@@ -44,20 +44,26 @@ class VectorInputs:
         self._check(pooling, request)
         texts = request.inputs
         self._check_sizes(texts)
-        inputs = self._pairs(texts[0], texts[1:]) if pooling == RANK else [self._ids(one) for one in texts]
-        for number, ids in enumerate(inputs):
-            if not ids or not all(0 <= token < self._vocabulary.size for token in ids):
-                raise _bad(f"input {number} is empty or has unknown tokens")
-            if len(ids) > self._tokens_max:
-                what = f"document {number} with the query" if pooling == RANK else f"input {number}"
-                raise _too_long(what, len(ids), self._tokens_max)
-        rows = sum(map(len, inputs)) if pooling == "none" else len(inputs)
-        if rows * self._size * 4 > VECTOR_BYTES_MAX:
-            raise _bad(
-                f"{rows} vectors of {self._size} numbers are more than the {VECTOR_BYTES_MAX} bytes of one answer: "
-                "send fewer inputs"
-            )
+        read = self._pairs(texts[0], texts[1:]) if pooling == RANK else map(self._ids, texts)
+        inputs: list[tuple[int, ...]] = []
+        rows = 0
+        for number, ids in enumerate(read):  # one at a time: the first that is at fault ends the reading
+            self._check_input(number, ids, pooling)
+            inputs.append(ids)
+            rows += len(ids) if pooling == "none" else 1
+            if rows * self._size * 4 > VECTOR_BYTES_MAX:
+                raise _bad(
+                    f"the vectors of {self._size} numbers are more than the {VECTOR_BYTES_MAX} bytes of one answer: "
+                    "send fewer inputs"
+                )
         return pooling, inputs
+
+    def _check_input(self, number: int, ids: tuple[int, ...], pooling: str) -> None:
+        if len(ids) > self._tokens_max:
+            what = f"document {number} with the query" if pooling == RANK else f"input {number}"
+            raise _too_long(what, len(ids), self._tokens_max)
+        if not ids or min(ids) < 0 or max(ids) >= self._vocabulary.size:
+            raise _bad(f"input {number} is empty or has unknown tokens")
 
     def _check(self, pooling: str, request: Embed) -> None:
         ranks = self.pooling == RANK
@@ -86,11 +92,13 @@ class VectorInputs:
             return given
         return tuple(self._vocabulary.tokenise(given, special=False, add_ends=True))
 
-    def _pairs(self, query: str | tuple[int, ...], documents: Sequence[str | tuple[int, ...]]) -> list[tuple[int, ...]]:
+    def _pairs(
+        self, query: str | tuple[int, ...], documents: Sequence[str | tuple[int, ...]]
+    ) -> Iterator[tuple[int, ...]]:
         texts = [text for text in (query, *documents) if isinstance(text, str)]
         if len(texts) <= len(documents):
             raise _bad("query and documents of a ranking are texts")
-        return [self._pair(texts[0], document) for document in texts[1:]]
+        return (self._pair(texts[0], document) for document in texts[1:])
 
     def _pair(self, query: str, document: str) -> tuple[int, ...]:
         """Query and document as the model was trained to see them; markers in either stay text."""

@@ -31,6 +31,8 @@ from saiserve.engines.messages import (
 
 REPORT_NS = 100_000_000
 """Between reports of load while there is work."""
+SIGN_OF_LIFE_NS = 2_000_000_000
+"""Requests that wait for vectors are heard of this often while any are computed."""
 RATE_WEIGHT = 0.2
 """Share of the newest batch in the running mean of the speed."""
 
@@ -52,6 +54,9 @@ class VectorWorker:
         self._guard = Guard(self._fail)
         self._out: list[msgspec.Struct] = []
         self._reported_at = 0
+        self._signed_at = 0
+        self._signed_steps = 0
+        """Steps when they were heard of last."""
         self._steps = 0
         self._tokens = 0
         self.rate = 0.0
@@ -100,7 +105,8 @@ class VectorWorker:
 
     def _count(self, request: Count) -> None:
         try:
-            prompt = self._reader.complete(self._reader.read(request.prompt))
+            room = self._context.tokens_max + 1 if request.must_fit else None
+            prompt = self._reader.complete(self._reader.read(request.prompt, room))
             answer = counted(request, prompt, self._vocabulary)
         except PromptRefusal as refusal:
             self._refuse(request.id, refusal.reason, str(refusal))
@@ -176,7 +182,11 @@ class VectorWorker:
         self._out.append(Failed(request_id, FailureKind.INTERNAL, detail))
 
     def report(self, now: int) -> None:
-        """A heartbeat, at most every `REPORT_NS`."""
+        """A heartbeat, at most every `REPORT_NS`, and signs of life."""
+        self._signed_at = self._signed_at or now
+        if now - self._signed_at >= SIGN_OF_LIFE_NS and self._steps > self._signed_steps:
+            self._signed_at, self._signed_steps = now, self._steps
+            self._out += [pending.sign() for pending in self._waiting]
         if now - self._reported_at < REPORT_NS:
             return
         self._reported_at = now

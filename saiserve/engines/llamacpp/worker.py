@@ -5,12 +5,13 @@ The order of a step is scheduler.py's. Nothing here waits except `llama_decode`;
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 
 import msgspec
 
-from saiserve.engines.llamacpp.adapters import Adapters
+from saiserve.engines.llamacpp.adapters import MIX, Adapters
 from saiserve.engines.llamacpp.answer import Answer
 from saiserve.engines.llamacpp.batch_arrays import Logits
 from saiserve.engines.llamacpp.beginning import begun
@@ -19,7 +20,7 @@ from saiserve.engines.llamacpp.constraint import ConstraintBroken, ConstraintCom
 from saiserve.engines.llamacpp.embedding import QUEUE_MAX, EmbeddingQueue
 from saiserve.engines.llamacpp.guard import Guard
 from saiserve.engines.llamacpp.intake import AnyReady, Intake, ReadyCount, ReadyVectors
-from saiserve.engines.llamacpp.job import Broken, Notice, OutOfRoom, Sample, Started, Step
+from saiserve.engines.llamacpp.job import Broken, Notice, OutOfRoom, Sample, Spoilt, Started, Step
 from saiserve.engines.llamacpp.job import Progress as Prefilled
 from saiserve.engines.llamacpp.kv import DecodeOutcome
 from saiserve.engines.llamacpp.outbox import Outbox
@@ -45,12 +46,15 @@ from saiserve.engines.messages import (
 )
 from saiserve.engines.waits import NS
 
-SPOILT_MAX = 3
-"""Requests in a row whose output is no number although their adapters are as set: then it is the cache that is spoilt."""
+logger = logging.getLogger("saiserve.engine")
+
+
+SPOILT_MAX = 8
+"""Requests in a row whose output is no number, without adapters and on a clean cache: then it is the process that is broken."""
 
 
 class CacheSpoiltError(Exception):
-    """What the KV cache holds is no number any more; only a new process has a clean one."""
+    """Nobody's output is a number, and a clean cache did not help."""
 
 
 class Worker:
@@ -102,8 +106,10 @@ class Worker:
             on_ready=on_ready,
         )
         self._worked_until = 0
+        self._is_spoilt = False
+        """What the cache holds is no number somewhere: it is cleared before the next step."""
         self._spoilt = 0
-        """Requests in a row that count against `SPOILT_MAX`."""
+        """Requests that count against `SPOILT_MAX`."""
         self._now = 0
         """`now` of the last call."""
 
@@ -184,10 +190,9 @@ class Worker:
         Raises:
             CacheSpoiltError: nobody's output is a number.
         """
-        if self._spoilt >= SPOILT_MAX:
-            # Without flash attention a cell nobody looks at counts too, times nothing: and that is NaN where it is NaN.
-            raise CacheSpoiltError(f"the output of {self._spoilt} requests in a row was not a number")
         self._now = now
+        if self._is_spoilt:
+            self._start_over(now)
         started = time.perf_counter_ns()
         work_started = self._worked_until or time.thread_time_ns()
         self._join_ready(now)
@@ -236,16 +241,20 @@ class Worker:
 
     def _sample(self, plan: Step, now: int) -> None:
         for sample in plan.samples:
+            if self._is_spoilt:  # they are all computed again
+                return
             answer = self._answers.get(sample.job_id)
             if answer is None or not self._scheduler.wants(sample.job_id):
                 continue
             self._guard.request(sample.job_id, self._draw_row, answer, sample, now)
 
     def _draw_row(self, answer: Answer, sample: Sample, now: int) -> None:
-        logits = self._context.logits(sample.row)
-        if answer.end_key:
-            self._ends.keep(answer.end_key, logits)
+        logits, end_key = self._context.logits(sample.row), answer.end_key
+        if end_key:
+            self._ends.keep(end_key, logits)
         self._draw(answer, logits, sample.position, now)
+        if self._is_spoilt:
+            self._ends.forget(end_key)
 
     def _draw(self, answer: Answer, logits: Logits, position: int, now: int) -> None:
         """The next token of an answer; it goes on, or ends."""
@@ -263,8 +272,13 @@ class Worker:
                 answer.take(drawn.token, piece)
                 logprobs = None if drawn.logprob is None else (drawn.logprob,)
                 self._out.send(Tokens(request_id, (drawn.token,), piece, logprobs))
-        except (SamplingError, ConstraintBroken) as error:
-            self._spoilt += isinstance(error, NotANumberError) and answer.request.sampling.lora is None
+        except NotANumberError as error:
+            self._not_a_number(answer, str(error))
+            return
+        except ConstraintBroken as error:
+            self._fail(request_id, str(error), FailureKind.BAD_REQUEST if error.is_own else FailureKind.INTERNAL)
+            return
+        except SamplingError as error:
             self._fail(request_id, str(error))
             return
         if answer.end is None:
@@ -272,6 +286,39 @@ class Worker:
         else:
             self._scheduler.finish(now, request_id)
             self._end(answer, now)
+
+    def _not_a_number(self, answer: Answer, detail: str) -> None:
+        """What an answer was computed on, or what it was computed with, is no number: once it is tried on a clean cache.
+
+        Whatever NaN is in a cell reaches others: attention takes cells in blocks, and those that a row may not see times
+        nothing, which for NaN is NaN. See decision 0160.
+        """
+        self._is_spoilt = True
+        request = answer.request
+        mix = self._adapters.mix_of(request.model, request.sampling.lora)
+        if not answer.is_tried_again or (not mix and self._scheduler.runs_adapters):
+            answer.is_tried_again = True
+            return
+        self._spoilt += not mix
+        if mix.startswith(MIX):
+            scales = f"{detail} with adapters at these scales (lora): use smaller ones"
+            self._fail(request.id, scales, FailureKind.BAD_REQUEST)
+        else:
+            self._fail(request.id, detail)
+
+    def _start_over(self, now: int) -> None:
+        """Clear the cache; what runs is computed again.
+
+        Raises:
+            CacheSpoiltError: that has not helped before.
+        """
+        if self._spoilt >= SPOILT_MAX:
+            raise CacheSpoiltError(f"the output of {self._spoilt} requests in a row was not a number")
+        logger.warning("an output was not a number: the KV cache is cleared")
+        self._is_spoilt = False
+        self._embeddings.start_over()
+        self._scheduler.start_over(now)
+        self._notify(self._scheduler.notices(), now)
 
     def _embed_next(self, now: int) -> bool:
         cells = self._embeddings.next_cells()
@@ -286,6 +333,7 @@ class Worker:
     def _run_embedding(self) -> None:
         self._adapters.apply(self._context, self._adapters.name_in(self._embeddings.next_model))
         answer = self._embeddings.run()
+        self._is_spoilt |= self._embeddings.is_spoilt
         if answer is not None:
             self._out.send(answer)
 
@@ -316,6 +364,8 @@ class Worker:
                 self._end(answer, now)
             case Broken():
                 self._fail(notice.job_id, "the model refused to compute this request's tokens")
+            case Spoilt():
+                self._fail(notice.job_id, "outputs were not numbers whenever this request's adapters were in use")
             case _:
                 pass
 
@@ -323,13 +373,13 @@ class Worker:
 
     def report(self, now: int) -> None:
         """Say how the engine is, at most every `outbox.REPORT_S`."""
-        self._out.report(now, self._answers.values())
+        self._out.report(now, self._answers.values(), self._intake.reading())
 
     def _end(self, answer: Answer, now: int) -> None:
         self._answers.pop(answer.request.id, None)
         self._out.finish(answer, now)
 
-    def _fail(self, request_id: str, detail: str) -> None:
+    def _fail(self, request_id: str, detail: str, kind: FailureKind = FailureKind.INTERNAL) -> None:
         """End a request wherever it stands, and give back what it holds."""
         self._cancel(request_id)
-        self._out.send(Failed(request_id, FailureKind.INTERNAL, detail))
+        self._out.send(Failed(request_id, kind, detail))

@@ -21,7 +21,7 @@ import msgspec
 
 from saiserve import limits
 from saiserve.chat.request import Dialect, GenerationRequest
-from saiserve.engines.engine import HopError
+from saiserve.engines.engine import Heard, HopError, unheard
 from saiserve.engines.messages import (
     Count,
     Counted,
@@ -231,8 +231,9 @@ class UpstreamEngine:
         counted = answer.get("input_tokens") if isinstance(answer, dict) else None
         return Counted(request.id, counted) if isinstance(counted, int) and counted >= 0 else estimate
 
-    async def embed(self, request: Embed) -> Embedded | Refused:
-        """Compute vectors at an OpenAI-shaped target."""
+    async def embed(self, request: Embed, heard: Heard = unheard) -> Embedded | Refused:
+        """Compute vectors at an OpenAI-shaped target, which says nothing before it has them all."""
+        del heard
         if self.target.dialect is not TargetDialect.OPENAI:
             return Refused(request.id, RefusalReason.UPSTREAM_SAYS_NO, f"{request.model} makes no embeddings")
         body = {"model": self.target_model.name, "input": list(request.inputs), "encoding_format": "float"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -26,6 +27,7 @@ from saiserve.engines.messages import (
     Tokens,
 )
 from saiserve.engines.simulated import Fault, FaultKind, SimulatedEngine, SimulatedSettings
+from saiserve.peers import reply
 from saiserve.peers.client import Peer, PeerClient
 from saiserve.peers.connections import Connections
 from saiserve.peers.messages import COUNT, GENERATE, PeerCount
@@ -102,6 +104,45 @@ async def test_counting_and_vectors_come_through() -> None:
         missing = await node.client.engine("b", "other").count(Count("c", "other", Prompt(text="x")))
         assert isinstance(missing, Refused)
         assert missing.reason is RefusalReason.NO_MODEL
+
+
+async def test_vectors_that_take_long_are_heard_of_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reply, "SIGN_S", 0.05)
+    words = tuple("one two three four five six seven eight" for _ in range(20))
+    heard = 0
+
+    def hear() -> None:
+        nonlocal heard
+        heard += 1
+
+    async with served(SimulatedSettings(prefill_rate=80.0)) as node:
+        engine = node.client.engine("b", "simulated")
+        embedded = await engine.embed(Embed("e", "simulated", words), hear)
+        assert isinstance(embedded, Embedded)
+        assert embedded == await SimulatedEngine(FAST).embed(Embed("e", "simulated", words))
+        assert heard >= 3, "two signs ahead of the answer"
+        assert node.connections.idle == 1, "it was whole"
+        node.engine.settings = replace(node.engine.settings, prefill_rate=1e6)
+        heard = 0
+        await engine.embed(Embed("f", "simulated", words), hear)
+        assert heard == 1, "nothing ahead of one that is made at once"
+
+
+async def test_vectors_that_break_off_after_a_sign_are_a_broken_hop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reply, "SIGN_S", 0.05)
+    heard = trio.Event()
+
+    async with served(SimulatedSettings(prefill_rate=1.0)) as node:
+
+        async def breaking(_request: Embed, hear: Callable[[], None]) -> Embedded:
+            hear()
+            await heard.wait()
+            raise HopError("the engine process ended", sent=True)
+
+        monkeypatch.setattr(node.engine, "embed", breaking)
+        with pytest.raises(HopError), trio.fail_after(WAIT_S):
+            await node.client.engine("b", "simulated").embed(Embed("e", "simulated", ("one",)), heard.set)
+    assert heard.is_set()
 
 
 async def test_calls_by_name_are_answered_and_unknown_ones_are_not() -> None:

@@ -58,6 +58,8 @@ def play(loop: Loop, rng: random.Random, rounds: int, *, cells: int) -> None:
             loop.kv.no_room_next = 1
         elif kind < 0.46:
             loop.kv.reject_token = rng.choice([None, 7])
+        elif kind < 0.465:
+            loop.scheduler.start_over(loop.now)
         else:
             in_flight = rng.choice(list(loop.jobs)) if loop.jobs and rng.random() < 0.05 else None
             loop.turn(cancel_in_flight=in_flight)

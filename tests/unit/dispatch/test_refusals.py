@@ -43,3 +43,17 @@ async def test_why_an_engine_that_lives_on_failed_reaches_the_client_too(kind: F
     assert isinstance(failure, AnswerFailed)
     assert failure.error.row.status == 500
     assert failure.error.message.partition(": ")[2] == told
+
+
+@pytest.mark.autojump
+@pytest.mark.parametrize("at_token", [0, 3])
+async def test_what_fails_by_its_own_doing_is_the_clients_fault_and_is_tried_once(at_token: int) -> None:
+    fleet = FakeFleet(3, plain(faults=(Fault(FaultKind.BAD_REQUEST, at_token=at_token),)))
+    broken: list[bool] = []
+    fleet.dispatcher._news.ended = lambda _candidate, *, is_broken: broken.append(is_broken)  # type: ignore[method-assign]
+    failure = (await fleet.ask(request_of()))[-1]
+    assert isinstance(failure, AnswerFailed)
+    assert (failure.error.kind, failure.error.message) == (ErrorKind.INVALID_REQUEST, "scripted")
+    assert failure.error.row.status == 400
+    assert sum(fleet.starts.values()) == 1
+    assert broken == [False], "the place is not to blame"

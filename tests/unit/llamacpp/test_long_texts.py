@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.llamacpp.vocabulary import Extent, Vocabulary, extent_of
 from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.engines.messages import Count, Counted, Embed, Prompt, RefusalReason, Refused, Sampling
 from tests.unit.llamacpp.desk import Desk
@@ -41,7 +41,7 @@ def tokenised_on(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     return seen
 
 
-@pytest.mark.parametrize("content", ["<|im_end|>", "x", "word ", "é"])
+@pytest.mark.parametrize("content", ["<|im_end|>", "x", "word ", "é", " \n", "\t"])
 def test_what_cannot_fit_is_refused_untokenised(desk: Desk, tokenised_on: list[tuple[str, int]], content: str) -> None:
     text = content * (LONG // len(content))
     for prompt in (Prompt(text=text), Prompt(messages=({"role": "user", "content": text},))):
@@ -54,9 +54,10 @@ def test_what_cannot_fit_is_refused_untokenised(desk: Desk, tokenised_on: list[t
     assert not tokenised_on
 
 
-def test_white_space_may_be_dropped_so_it_is_tokenised_on_a_thread_before_it_is_refused(
+def test_white_space_that_may_be_dropped_is_tokenised_on_a_thread_before_it_is_refused(
     desk: Desk, tokenised_on: list[tuple[str, int]]
 ) -> None:
+    desk.worker._vocabulary._drops_space = True
     refused = desk.refusal(Prompt(text=" \n" * LONG))
     assert refused.reason is RefusalReason.TOO_LONG
     assert refused.prompt_tokens == 2 * LONG
@@ -83,6 +84,7 @@ def test_streams_go_on_while_a_long_text_is_tokenised(desk: Desk, monkeypatch: p
         return real(vocabulary, text, **options)
 
     monkeypatch.setattr(Vocabulary, "tokenise", tokenise)
+    desk.worker._vocabulary._drops_space = True
     stream, long = desk.ask(max_tokens=40, sampling=FREE), desk.ask(Prompt(text=" " * LONG))
     desk.worker.handle(Embed("e", "tiny", tuple("x" * 500 for _ in range(LONG // 500))), desk.now)
     desk.finish(stream)
@@ -102,6 +104,23 @@ def vocabulary(request: pytest.FixtureRequest, tiny: Callable[[str], Path]) -> V
     return vocabulary
 
 
-@given(text=st.text(max_size=200) | st.text("<|im_end|>ab \n", max_size=200))
-def test_no_text_has_fewer_tokens_than_its_length_says(vocabulary: Vocabulary, text: str) -> None:
+@pytest.mark.parametrize("drops_space", [True, False])
+@given(text=st.text(max_size=200) | st.text("<|im_end|>ab \n", max_size=200) | st.text("thein \t\u3000", max_size=200))
+def test_no_text_has_fewer_tokens_than_its_length_says(vocabulary: Vocabulary, text: str, drops_space: bool) -> None:
+    vocabulary._drops_space = drops_space
     assert vocabulary.tokens_least(text) <= len(vocabulary.tokenise(text, special=True))
+
+
+@given(data=st.binary(max_size=300) | st.text(" \n\tab\x0b\x1c", max_size=50).map(str.encode))
+def test_an_extent_is_what_splitting_finds(data: bytes) -> None:
+    words = data.split()
+    assert extent_of(data) == Extent(len(data), sum(map(len, words)), len(words))
+
+
+def test_many_words_are_many_tokens_however_long_one_may_be(vocabulary: Vocabulary) -> None:
+    vocabulary.__dict__["_most_of_a_token"] = Extent(100, 100, 1)
+    try:
+        assert vocabulary.tokens_least("a " * 5_000) == 5_000
+        assert vocabulary.tokens_least("a" * 10_000) == 100
+    finally:
+        del vocabulary.__dict__["_most_of_a_token"]

@@ -10,13 +10,14 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from saiserve.chat.events import AnswerFailed, ChoiceFinished, Started, TextDelta, Usage
+from saiserve.engines.engine import Heard, unheard
 from saiserve.engines.messages import Embed, Embedded, RefusalReason, Refused
 from saiserve.engines.simulated import SimulatedEngine
 from saiserve.errors import ApiError, ErrorKind, SettingsError
 from saiserve.logs import ROUTE_LOGGER
 from saiserve.metering.metrics import METRICS, NodeMetrics, Tally
 from saiserve.models.catalog import Catalog, builtin_catalog
-from saiserve.node_service import NodeService
+from saiserve.node_service import SIDE_QUESTION_S, NodeService
 from swimcluster import Address, Config, open_cluster
 from swimcluster.transport.udp import open_udp_transport
 from tests.fakes.node import chat, make_node, running
@@ -108,7 +109,7 @@ async def test_counts_and_vectors_come_from_the_engine(tmp_path: Path) -> None:
 class TooLong(SimulatedEngine):
     """Takes no input at all."""
 
-    async def embed(self, request: Embed) -> Embedded | Refused:
+    async def embed(self, request: Embed, heard: Heard = unheard) -> Embedded | Refused:
         await trio.lowlevel.checkpoint()
         return Refused(request.id, RefusalReason.TOO_LONG, "too long", prompt_tokens=9_000, context_tokens=8_192)
 
@@ -126,7 +127,7 @@ async def test_an_input_that_is_too_long_is_refused_with_its_numbers(tmp_path: P
 class StillLoading(SimulatedEngine):
     """Its process restarts."""
 
-    async def embed(self, request: Embed) -> Embedded | Refused:
+    async def embed(self, request: Embed, heard: Heard = unheard) -> Embedded | Refused:
         await trio.lowlevel.checkpoint()
         return Refused(request.id, RefusalReason.LOADING, "the engine process ended", retry_after_s=7.0)
 
@@ -138,6 +139,37 @@ async def test_an_engine_that_restarts_is_unavailable_and_not_busy(tmp_path: Pat
         with pytest.raises(ApiError, match="cannot be served now: the engine process ended") as refused:
             await service.embed("sim", ("much",), request_id="e1")
     assert (refused.value.kind, refused.value.retry_after_s) == (ErrorKind.MODEL_UNAVAILABLE, 7.0)
+
+
+class Slow(SimulatedEngine):
+    """Needs many minutes for vectors; `says_so` as it moves on."""
+
+    says_so = True
+
+    async def embed(self, request: Embed, heard: Heard = unheard) -> Embedded | Refused:
+        for _ in range(20):
+            await trio.sleep(0.9 * SIDE_QUESTION_S)
+            if self.says_so:
+                heard()
+        return await super().embed(request)
+
+
+@pytest.mark.autojump
+@pytest.mark.parametrize("says_so", [True, False])
+async def test_vectors_may_take_as_long_as_they_move_on(tmp_path: Path, says_so: bool) -> None:
+    node = make_node("simulated:sim", tmp_path)
+    async with running(node) as (service, _):
+        node.residents.models["sim"].engine = engine = Slow()
+        engine.says_so = says_so
+        began = trio.current_time()
+        if says_so:
+            assert len((await service.embed("sim", ("one", "two"), request_id="e1")).vectors) == 2
+            assert trio.current_time() - began > 10 * SIDE_QUESTION_S
+        else:
+            with pytest.raises(ApiError) as refused:
+                await service.embed("sim", ("one",), request_id="e1")
+            assert refused.value.row.status == 503
+            assert trio.current_time() - began < 2 * SIDE_QUESTION_S
 
 
 @pytest.mark.autojump
