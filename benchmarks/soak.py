@@ -59,7 +59,8 @@ ANSWER_S: Final = 1_800.0
 DRAIN_S: Final = 30.0
 STOOD_STILL_S: Final = 20.0
 """A clock that jumps so far means that the machine stood still: what broke over it says nothing."""
-SETTINGS: Final = {"LANES": "16", "KV_CELLS": "16384", "CACHE_MIB": "128", "DRAIN_S": f"{DRAIN_S:g}"}
+KV_CELLS: Final = 16_384
+SETTINGS: Final = {"LANES": "16", "KV_CELLS": f"{KV_CELLS}", "CACHE_MIB": "128", "DRAIN_S": f"{DRAIN_S:g}"}
 MiB: Final = 1024 * 1024
 
 
@@ -182,6 +183,8 @@ async def aborts(
     """Rounds of dropped requests, until the undisturbed ones have ended too, then SIGTERM."""
     tally = Tally()
     async with soaking(model, seed, tally) as soak, trio.open_nursery() as nursery:
+        if rounds > BASE_ROUND:
+            await _touch_cells(soak, prompt_tokens)
         for _ in range(LONG_STREAMS):
             nursery.start_soon(_renewed, soak, "long stream", partial(_long_stream, soak, long_tokens))
         nursery.start_soon(_renewed, soak, "long prompt", partial(_long_prompt, soak, prompt_tokens))
@@ -207,6 +210,13 @@ async def aborts(
 
 
 UNDISTURBED: Final = ("long stream", "long prompt")
+
+
+async def _touch_cells(soak: Soak, tokens: int) -> None:
+    """Write to most cells of the KV cache: memory that is reserved counts as held once it has been touched."""
+    async with trio.open_nursery() as nursery:
+        for _ in range(KV_CELLS // tokens - 1):
+            nursery.start_soon(soak.attempt, "prompt that fills the cache", partial(_long_prompt, soak, tokens))
 
 
 async def _renewed(soak: Soak, name: str, ask: Callable[[], Awaitable[None]]) -> None:
