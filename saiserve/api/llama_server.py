@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 from typing import Annotated, Any
 
@@ -12,10 +13,11 @@ from saiserve.api.body import decode
 from saiserve.api.chat_request import decode_chat
 from saiserve.api.context import Api, decoded, find_card
 from saiserve.api.http import Call, Reply, json_reply
-from saiserve.api.long_reply import LongReply, array_parts, json_in_pieces
+from saiserve.api.long_reply import SLICE_ITEMS, LongReply, array_parts, json_in_pieces
 from saiserve.api.native_reply import default_settings
 from saiserve.api.prompts import known_ids, text_of, text_request
 from saiserve.api.timings import FINGERPRINT
+from saiserve.engines.packed import runs_of
 from saiserve.errors import ApiError, ErrorKind
 
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
@@ -48,15 +50,14 @@ async def tokenize(api: Api, call: Call) -> Reply | LongReply:
     request = text_request(origin.model(body.model), origin, text=body.content, options=options)
     counted = await api.service.count(request, want_tokens=True)
     ids = known_ids(counted, request.model)
-    pieces = counted.pieces or ()
-
-    def shown(part: slice) -> list[Any]:
-        if not body.with_pieces:
-            return list(ids[part])
-        both = zip(ids[part], pieces[part], strict=True)
-        return [{"id": token, "piece": _piece(piece)} for token, piece in both]
-
-    return await json_in_pieces(chain((b'{"tokens":',), array_parts(len(ids), shown), (b"}",)))
+    if body.with_pieces:
+        shown: Iterator[list[Any]] = (
+            [{"id": token, "piece": _piece(piece)} for token, piece in zip(*run, strict=True)]
+            for run in runs_of(counted, SLICE_ITEMS)
+        )
+    else:
+        shown = (list(ids[at : at + SLICE_ITEMS]) for at in range(0, len(ids), SLICE_ITEMS))
+    return await json_in_pieces(chain((b'{"tokens":',), array_parts(shown), (b"}",)))
 
 
 async def detokenize(api: Api, call: Call) -> Reply:

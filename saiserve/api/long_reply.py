@@ -6,7 +6,7 @@ of the event loop for the others between them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,13 +54,13 @@ async def json_in_pieces(parts: Iterable[bytes]) -> Reply | LongReply:
     return LongReply(tuple(pieces)) if len(pieces) > 1 else Reply(pieces[0])
 
 
-def array_parts(count: int, shown: Callable[[slice], list[Any]]) -> Iterator[bytes]:
-    """Yield a JSON array of `count` items, a few at a time as `shown` gives them."""
-    yield b"["
-    for start in range(0, count, SLICE_ITEMS):
-        encoded = _encode(shown(slice(start, start + SLICE_ITEMS)))[1:-1]
-        yield b"," + encoded if start else encoded
-    yield b"]"
+def array_parts(runs: Iterable[list[Any]]) -> Iterator[bytes]:
+    """Yield a JSON array of items that come a few at a time, `SLICE_ITEMS` at most and never none."""
+    separator = b"["
+    for run in runs:
+        yield separator + _encode(run)[1:-1]
+        separator = b","
+    yield b"[]" if separator == b"[" else b"]"
 
 
 def list_parts(items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:

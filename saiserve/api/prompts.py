@@ -13,6 +13,7 @@ from saiserve.api.body import invalid
 from saiserve.api.context import Api, Origin
 from saiserve.chat.request import Dialect, GenerationRequest
 from saiserve.engines.messages import Counted, Sampling
+from saiserve.engines.packed import ids_of, spelled
 from saiserve.errors import ApiError, ErrorKind
 
 TOKEN_MAX = 2**31 - 1
@@ -104,11 +105,12 @@ def known_ids(counted: Counted, model: str) -> Sequence[int]:
     Raises:
         ApiError: 501 when only an upstream knows the vocabulary.
     """
-    if counted.ids is None or counted.pieces is None:
+    ids = ids_of(counted)
+    if ids is None or (counted.pieces is None and counted.packed is None):
         raise ApiError(
             ErrorKind.NOT_SUPPORTED, f"The vocabulary of the model {model} is not at hand: an upstream has it."
         )
-    return counted.ids
+    return ids
 
 
 async def text_of(api: Api, request: GenerationRequest, *, must_fit: bool = True) -> str:
@@ -118,7 +120,7 @@ async def text_of(api: Api, request: GenerationRequest, *, must_fit: bool = True
     asked = text_request(request.model, request, tokens=request.prompt_tokens)
     counted = await api.service.count(asked, want_tokens=True, must_fit=must_fit)
     known_ids(counted, request.model)
-    return b"".join(counted.pieces or ()).decode("utf-8", "replace")
+    return spelled(counted).decode("utf-8", "replace")
 
 
 def text_request(

@@ -66,13 +66,14 @@ class FrameDecoder(Generic[MessageT]):
             end = start + HEADER_BYTES + size
             if len(buffer) < end:
                 break
-            messages.append(self._decode(bytes(buffer[start + HEADER_BYTES : end])))
+            with memoryview(buffer) as whole, whole[start + HEADER_BYTES : end] as body:
+                messages.append(self._decode(body))
             start = end
         if start:
             del buffer[:start]
         return messages
 
-    def _decode(self, body: bytes) -> MessageT:
+    def _decode(self, body: memoryview) -> MessageT:
         try:
             return self._decoder.decode(body)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:

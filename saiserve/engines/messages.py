@@ -273,6 +273,17 @@ class Count(msgspec.Struct, frozen=True, array_like=True, tag="count"):
     """An answer is to follow: what leaves no room for one is refused as too long, at the first sight of it."""
 
 
+class PackedTokens(msgspec.Struct, frozen=True, array_like=True):
+    """Very many ids and pieces: see packed.py."""
+
+    ids: bytes
+    """int32, little-endian."""
+    data: bytes
+    """All pieces, one behind the other."""
+    sizes: bytes
+    """Bytes of each; uint32, little-endian."""
+
+
 class Counted(msgspec.Struct, frozen=True, array_like=True, tag="counted"):
     """The answer to `Count`."""
 
@@ -281,6 +292,8 @@ class Counted(msgspec.Struct, frozen=True, array_like=True, tag="counted"):
     text: str | None = None
     ids: tuple[int, ...] | None = None
     pieces: tuple[bytes, ...] | None = None
+    packed: PackedTokens | None = None
+    """In the place of both where there are very many."""
 
 
 class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):

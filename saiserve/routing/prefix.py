@@ -8,13 +8,12 @@ every node and not one that rotates, so that all nodes agree and nobody outside 
 from __future__ import annotations
 
 import json
-import sys
-from array import array
 from dataclasses import dataclass
 
 from blake3 import blake3
 
 from saiserve.chat.request import GenerationRequest, ImagePart, Message, Role, TextPart, Tool
+from saiserve.engines.packed import ids_bytes
 from saiserve.limits import PREFIX_MARKS_FIRST, PREFIX_MARKS_LAST
 from saiserve.routing.candidate import History
 
@@ -162,21 +161,13 @@ def _tool(tool: Tool) -> bytes:
 def _completion(chain: _Chain, request: GenerationRequest) -> Prefix:
     """A raw prompt has no turns; its first kibibyte stands for the conversation."""
     if request.prompt_tokens is not None:
-        data = _token_bytes(request.prompt_tokens)
+        data = ids_bytes(request.prompt_tokens)
     else:
         data = (request.prompt_text or "").encode("utf-8", "surrogatepass")
     if not data:
         return Prefix((), b"", b"", 0, History())
     chain.add(b"prompt", data)
     return Prefix(_thinned(chain.marks), b"", chain.marks[0][0], chain.marks[-1][1], History())
-
-
-def _token_bytes(tokens: tuple[int, ...]) -> bytes:
-    """Four bytes for each, little-endian: all at once, since a prompt may have millions that nobody has counted yet."""
-    ids = array("i", tokens)
-    if sys.byteorder == "big":
-        ids.byteswap()
-    return ids.tobytes()
 
 
 def _thinned(marks: list[Mark]) -> tuple[Mark, ...]:

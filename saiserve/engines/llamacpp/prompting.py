@@ -12,6 +12,7 @@ from saiserve.engines.llamacpp.template import ChatTemplate, PromptError, Render
 from saiserve.engines.llamacpp.vision import ImageReader, SeenImage
 from saiserve.engines.llamacpp.vocabulary import UTF8_BYTES_MAX, Vocabulary
 from saiserve.engines.messages import Count, Counted, Prompt, RefusalReason
+from saiserve.engines.packed import PACKED_FROM, pack
 
 BOUNDARIES_MAX = 256
 """Message ends kept, the last ones."""
@@ -91,6 +92,8 @@ def counted(request: Count, prompt: PromptTokens, vocabulary: Vocabulary) -> Cou
             RefusalReason.BAD_REQUEST,
             f"its {len(prompt.ids)} tokens take more than the {COUNTED_BYTES_MAX} bytes of one answer: send it in parts",
         )
+    if ids is not None and pieces is not None and len(ids) >= PACKED_FROM:
+        return Counted(request.id, len(ids), text=text, packed=pack(ids, pieces))
     return Counted(request.id, len(prompt.ids), text=text, ids=ids, pieces=pieces)
 
 

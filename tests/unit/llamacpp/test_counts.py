@@ -17,9 +17,10 @@ from saiserve.engines.llamacpp import prompting
 from saiserve.engines.llamacpp.process import framed
 from saiserve.engines.llamacpp.prompting import PromptReader
 from saiserve.engines.llamacpp.protocol import FromProcess
-from saiserve.engines.llamacpp.vocabulary import Vocabulary
+from saiserve.engines.llamacpp.vocabulary import Extent, Vocabulary
 from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.engines.messages import Count, Counted, Failed, FailureKind, Generate, Prompt, RefusalReason, Sampling
+from saiserve.engines.packed import PACKED_FROM, ids_of, runs_of, spelled
 from tests.unit.llamacpp.desk import Desk
 
 
@@ -134,3 +135,30 @@ def test_a_generation_of_a_plain_text_is_as_before(desk: Desk) -> None:
     desk.worker.handle(asked, desk.now)
     desk.finish("g")
     assert desk.result("g")[2].completion_tokens <= 3
+
+
+@pytest.mark.parametrize("tokens", [PACKED_FROM - 1, PACKED_FROM, PACKED_FROM + 1])
+def test_very_many_tokens_are_packed_and_the_same(desk: Desk, tokens: int) -> None:
+    ids = tuple(at % 250 for at in range(tokens))
+    told = count(desk, Prompt(tokens=ids), want_tokens=True)
+    assert (told.packed is not None) == (told.ids is None) == (tokens >= PACKED_FROM)
+    spelling = desk.worker._vocabulary.spelling
+    assert tuple(ids_of(told)) == ids
+    assert spelled(told) == b"".join(map(spelling, ids))
+    runs = list(runs_of(told, 1_000))
+    assert [len(run) for run, _ in runs[:-1]] == [1_000] * (tokens // 1_000)
+    assert [(token, piece) for run in runs for token, piece in zip(*run, strict=True)] == [
+        (token, spelling(token)) for token in ids
+    ]
+
+
+def test_what_must_fit_is_refused_before_it_is_spelled(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Vocabulary, "spelling", lambda _self, _token: pytest.fail("it is not wanted"))
+    for prompt in (Prompt(tokens=(1,) * 1_024), Prompt(text="x" * 1_024)):
+        vocabulary = desk.worker._vocabulary
+        vocabulary.__dict__["_most_of_a_token"] = Extent(2, 2, 1)
+        refused = count(desk, prompt, want_tokens=True, must_fit=True)
+        assert (refused.reason, refused.context_tokens) == (RefusalReason.TOO_LONG, 1_024)
+    monkeypatch.undo()
+    assert count(desk, Prompt(text="x" * 1_023), must_fit=True).tokens == 1_023
+    assert count(desk, Prompt(text="x" * 1_024)).tokens == 1_024
