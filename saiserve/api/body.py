@@ -24,6 +24,8 @@ _OPAQUE = frozenset(
 _WRAPPER = ("response_format", "json_schema")
 """Where OpenAI's `{name, schema, strict}` stands, which llama.cpp's `json_schema`, a schema itself, has the name of."""
 
+_CONTAINERS = frozenset({dict, list})
+
 _PATH = re.compile(r"^(?P<fault>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]+)`")
 
@@ -149,12 +151,19 @@ def _check_depth(value: Any) -> None:
         level = [
             child
             for container in level
+            if not _is_flat(container)
             for child in (container.values() if isinstance(container, dict) else container)
             if isinstance(child, (dict, list))
         ]
         if not level:
             return
     raise _too_deep()
+
+
+def _is_flat(container: dict[str, Any] | list[Any]) -> bool:
+    """Whether it holds no containers. A look at the types: of a prompt of millions of tokens none is touched further."""
+    values = container.values() if isinstance(container, dict) else container
+    return _CONTAINERS.isdisjoint(map(type, values))
 
 
 def _too_deep() -> ApiError:
@@ -171,7 +180,7 @@ def _without_nulls(value: Any, under: str = "") -> Any:
             for key, child in value.items()
             if child is not None
         }
-    if isinstance(value, list):
+    if isinstance(value, list) and not _is_flat(value):
         return [_without_nulls(child) for child in value]
     return value
 

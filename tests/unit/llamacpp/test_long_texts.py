@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from saiserve.engines.llamacpp.vocabulary import Extent, Vocabulary, extent_of
 from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.engines.messages import Count, Counted, Embed, Prompt, RefusalReason, Refused, Sampling
+from saiserve.engines.packed import spelled
 from tests.unit.llamacpp.desk import Desk
 
 FREE = Sampling(seed=4, temperature=1.2, ignore_eos=True)
@@ -54,6 +55,18 @@ def test_what_cannot_fit_is_refused_untokenised(desk: Desk, tokenised_on: list[t
     assert not tokenised_on
 
 
+def test_of_inputs_for_vectors_the_first_that_is_too_long_ends_the_reading(
+    desk: Desk, tokenised_on: list[tuple[str, int]]
+) -> None:
+    desk.worker._vocabulary.__dict__["_most_of_a_token"] = Extent(100, 100, 100)  # so that nothing is sure beforehand
+    desk.worker.handle(Embed("e", "tiny", ("short", *["x" * 2_000] * 50)), desk.now)
+    desk.finish("e")
+    refused = desk.said["e"][0]
+    assert (refused.reason, refused.prompt_tokens) == (RefusalReason.TOO_LONG, 2_000)
+    assert "input 1 " in refused.detail
+    assert [length for _, length in tokenised_on] == [5, 2_000]
+
+
 def test_white_space_that_may_be_dropped_is_tokenised_on_a_thread_before_it_is_refused(
     desk: Desk, tokenised_on: list[tuple[str, int]]
 ) -> None:
@@ -70,7 +83,7 @@ def test_a_long_text_is_counted_on_a_thread_as_it_is_in_pieces(desk: Desk, token
     desk.finish("c")
     (counted,) = desk.said["c"]
     assert isinstance(counted, Counted)
-    assert b"".join(counted.pieces or ()).decode() == counted.text
+    assert spelled(counted).decode() == counted.text
     assert {thread.rpartition("_")[0] for thread, _ in tokenised_on} == {"tokenise"}
 
 
