@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from tests.fakes.upstream import front, fronting
+from tests.property.api.events import server_sent
 
 MODEL = "simulated:sim?context_tokens=256&answer_tokens=100000&decode_rate=100000&prefill_rate=1000000"
 PATHS = ("/v1/chat/completions", "/v1/messages", "/v1/responses")
@@ -87,3 +88,32 @@ async def test_thirty_counts_at_once_are_right_and_leave_a_stream_alone(tmp_path
     assert [event["type"] for event in events[-2:]] == ["message_delta", "message_stop"]
     assert events[-2]["usage"]["output_tokens"] == 60
     assert [counts[size + 1] - counts[size] for size in range(10, 29)] == [100] * 19, "four bytes a token here"
+
+
+FAULT_WORDS = {
+    "/v1/chat/completions": ("", "invalid_request_error"),
+    "/v1/completions": ("", "invalid_request_error"),
+    "/v1/messages": ("error", "invalid_request_error"),
+    "/v1/responses": ("response.failed", "invalid_prompt"),
+}
+"""The event in which a fault of the request comes in the middle of an answer, and its word for whose fault it is."""
+
+
+@pytest.mark.parametrize("path", FAULT_WORDS)
+async def test_what_a_request_brings_about_in_the_middle_is_its_own_fault_in_every_dialect(
+    tmp_path: Path, path: str
+) -> None:
+    asked = {"model": "sim", "prompt": "boom"} if path == "/v1/completions" else body(path, "boom")
+    async with fronting(front(tmp_path, {}, models="simulated:sim?bad_request=boom@3")) as client:
+        whole = await client.post(path, json=asked)
+        streamed = await client.post(path, json={**asked, "stream": True})
+    assert whole.status_code == 400, whole.text
+    assert whole.json()["error"]["type"] == "invalid_request_error"
+    assert whole.json()["error"]["message"] == "scripted"
+    event, word = FAULT_WORDS[path]
+    assert streamed.status_code == 200, "it had begun"
+    name, data = server_sent(streamed.content)[-1]
+    assert name == event
+    last = json.loads(data)
+    error = last["response"]["error"] if path == "/v1/responses" else last["error"]
+    assert (error.get("type") or error["code"], error["message"]) == (word, "scripted")
