@@ -162,8 +162,8 @@ class HostTier:
 
     def clear(self) -> None:
         """Drop all that is saved."""
-        # What continues another goes before it.
-        for blob in sorted(self.store.blobs.values(), key=lambda blob: -blob.end):
+        # What continues another is younger, though it may end earlier, and goes before it.
+        for blob in sorted(self.store.blobs.values(), key=lambda blob: -blob.id):
             self.store.drop(blob)
             self._evicted(blob)
 

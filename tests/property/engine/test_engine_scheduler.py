@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from saiserve.engines.llamacpp import prefix_cache
@@ -71,6 +71,9 @@ def play(loop: Loop, rng: random.Random, rounds: int, *, cells: int) -> None:
     engine_checks.check_everything(loop)
     assert set(loop.ended) == set(loop.jobs), "somebody starved"
     assert loop.scheduler.load().busy == loop.scheduler.load().queued == 0
+    loop.scheduler.start_over(loop.now)
+    assert not loop.scheduler.held()
+    assert loop.kv.cells_used == 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -84,6 +87,7 @@ def play(loop: Loop, rng: random.Random, rounds: int, *, cells: int) -> None:
     park=st.sampled_from([None, 0.05]),
 )
 @settings(max_examples=20)
+@example(seed=0, lanes=2, cells=130, host=3_000, hot=0, batch=8, park=None)
 def test_no_life_computes_on_a_wrong_prefix_loses_a_job_or_leaks_a_cell(
     family: Family, seed: int, lanes: int, cells: int, host: int, hot: int, batch: int, park: float | None
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saiserve.engines.llamacpp.kv import Family
+from tests.fakes.engine_checks import check_everything
 from tests.fakes.engine_loop import FAMILIES, job, make_hosted, make_loop, turns
 
 SYSTEM = list(range(450))
@@ -131,3 +132,15 @@ def test_what_is_held_is_told_with_where_it_is() -> None:
         ("idle", 101),
         ("host", 101),
     ]
+
+
+def test_a_saved_branch_is_dropped_before_the_longer_one_that_it_continues() -> None:
+    loop = make_hosted(Family.FULL, lanes=1, hot_cells_max=0)
+    for name, prompt in (("long", [*range(200)]), ("short", [*range(40), 1, 2, 3])):
+        loop.submit(job(name, prompt, 2))
+        loop.run()
+    blobs = list(loop.scheduler._cache.host.store.blobs.values())
+    assert any(blob.parent is not None and blob.end < blob.parent.end for blob in blobs)
+    loop.scheduler.start_over(loop.now)
+    assert not loop.scheduler.held()
+    check_everything(loop)
