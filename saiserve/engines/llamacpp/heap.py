@@ -7,15 +7,21 @@ import ctypes
 MAPPED_BYTES = 4 << 20
 """Blocks of at least so many bytes are mapped by themselves. More than any array of a step of sampling: mapping those
 anew for each token would cost more than they compute."""
+KEPT_BYTES = 2 * MAPPED_BYTES
+"""Free memory at the heap's end that is kept: what glibc itself would keep beside that threshold, and several arrays of
+a step of sampling."""
+M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 """mallopt(3)."""
 
 
 def map_large_blocks() -> bool:
-    """Fix glibc's threshold; False where the C library has none.
+    """Fix glibc's thresholds; False where the C library has none.
 
-    By itself it grows up to 32 MiB with what was freed. Saved prefixes, megabytes each and all of different sizes, then
-    lie in the heap, and a store of constant size holds more and more memory.
+    By itself the one for mapping grows up to 32 MiB with what was freed. Saved prefixes, megabytes each and all of
+    different sizes, then lie in the heap, and a store of constant size holds more and more memory. The one for giving
+    back the heap's end follows it only while neither is fixed, and would stay at 128 KiB: arrays of megabytes would be
+    given back after each token and faulted in, page by page, for the next.
     """
-    library = ctypes.CDLL(None)
-    return bool(getattr(library, "mallopt", lambda *_: 0)(M_MMAP_THRESHOLD, MAPPED_BYTES))
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
+    return bool(mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)) and bool(mallopt(M_TRIM_THRESHOLD, KEPT_BYTES))

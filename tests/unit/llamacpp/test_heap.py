@@ -1,4 +1,4 @@
-"""Blocks of saved prefixes go back to the system when they are freed."""
+"""Blocks of saved prefixes go back to the system when they are freed; arrays of a step of sampling stay."""
 
 from __future__ import annotations
 
@@ -30,16 +30,41 @@ for line in lines:
 print(resident // 1024)
 """
 
+STEPS = 50
+FAULTS = f"""
+import resource
+from saiserve.engines.llamacpp.heap import map_large_blocks
 
-def _heap_mib(how: str) -> int:
-    return int(subprocess.run([sys.executable, "-c", HOLES, how], check=True, capture_output=True, timeout=60).stdout)
+def step():
+    first = b"x" * (2 << 20)  # 262k logits in double precision
+    second = b"y" * (2 << 20)
+
+assert map_large_blocks()
+step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range({STEPS}):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+glibc_only = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the thresholds are glibc's")
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the threshold is glibc's")
+def _told(script: str, *arguments: str) -> int:
+    told = subprocess.run([sys.executable, "-c", script, *arguments], check=True, capture_output=True, timeout=60)
+    return int(told.stdout)
+
+
+@glibc_only
+def test_arrays_of_a_step_are_not_faulted_in_again_for_each_token() -> None:
+    assert _told(FAULTS) < STEPS, "one step alone has a thousand pages"
+
+
+@glibc_only
 def test_saved_prefixes_do_not_lie_in_the_heap() -> None:
     blocks_mib = 16 * MAPPED_BYTES >> 20
-    assert _heap_mib("as it is") >= blocks_mib
-    assert _heap_mib("mapped") < blocks_mib // 2
+    assert _told(HOLES, "as it is") >= blocks_mib
+    assert _told(HOLES, "mapped") < blocks_mib // 2
 
 
 def test_a_library_without_a_threshold_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
