@@ -9,6 +9,8 @@ import psutil
 
 SPINS = 1_000
 """Turns of libgomp's waiting loop, some ten microseconds, until a thread at a barrier sleeps."""
+EARLY_THREADS_MAX = 8
+"""More threads wait as the library has it: of many cores the node takes little, and no more than two were measured."""
 WAITING_NAMES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 """With either the operator says how threads wait."""
 
@@ -28,7 +30,7 @@ def waiting_environment(threads: int, environment: Mapping[str, str]) -> dict[st
     Where every core has a compute thread, a core on which one waits awake is kept from the node's own process, and from
     the thread that was set aside for it and is waited for. With cores to spare, libgomp's milliseconds awake cost nothing.
     """
-    if threads < _allowed() or any(name in environment for name in WAITING_NAMES):
+    if not _allowed() <= threads <= EARLY_THREADS_MAX or any(name in environment for name in WAITING_NAMES):
         return {}
     return {"GOMP_SPINCOUNT": str(SPINS)}
 

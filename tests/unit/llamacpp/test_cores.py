@@ -33,6 +33,14 @@ def test_threads_on_every_core_sleep_early_and_others_wait_as_the_library_does()
     assert waiting_environment(3, {}) == {}
 
 
+@pytest.mark.parametrize(("machine", "sleeps"), [(2, True), (8, True), (9, False), (64, False)])
+def test_threads_of_a_large_machine_wait_as_the_library_does(
+    monkeypatch: pytest.MonkeyPatch, machine: int, sleeps: bool
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(machine)))
+    assert bool(waiting_environment(machine, {})) == sleeps
+
+
 @pytest.mark.usefixtures("four_cores")
 @pytest.mark.parametrize("name", cores.WAITING_NAMES)
 def test_how_the_operator_has_threads_wait_stands(name: str) -> None:
