@@ -70,6 +70,8 @@ QUEUE_S: Final = 300.0
 """Longest wait for a lane at the entry node."""
 ENTRY_QUEUE_MAX: Final = 1_024
 """Choices waiting at the entry node because every place was busy; beyond it 503 at once."""
+VECTORS_S: Final = 3_600.0
+"""Longest wait for vectors or ranks at all places together, however much they move on; 504 beyond."""
 FAILOVER_WAIT_S: Final = 10.0
 """Longest wait for a place to go on after an attempt broke and none is left."""
 STREAM_BUFFER_MESSAGES: Final = 256

@@ -83,20 +83,23 @@ def _with_file(card: ModelCard, resident: Resident) -> ModelCard:
 
 
 async def _patiently(
-    ask: Callable[[Source, Heard], Awaitable[Counted | Embedded | Refused]], engine: Source, placement: Placement
+    ask: Callable[[Source, Heard], Awaitable[Counted | Embedded | Refused]],
+    engine: Source,
+    wait_s: float,
+    end_at: float,
 ) -> Counted | Embedded | Refused:
-    """Put a question to one place, which may take its time as long as it moves on.
+    """Put a question to one place, which may take its time until `end_at` as long as it moves on.
 
     Raises:
         HopError: the way there broke.
-        trio.TooSlowError: nothing was heard of it for too long. An upstream is heard of with its answer only.
+        trio.TooSlowError: nothing was heard of it for `wait_s`, or it is not done at `end_at`.
     """
-    wait_s = limits.UPSTREAM_FIRST_S if placement is Placement.UPSTREAM else SIDE_QUESTION_S
-    with trio.fail_after(wait_s) as scope:
+    with trio.fail_at(end_at) as scope:
 
         def heard() -> None:
-            scope.deadline = trio.current_time() + wait_s
+            scope.deadline = min(trio.current_time() + wait_s, end_at)
 
+        heard()
         return await ask(engine, heard)
 
 
@@ -190,7 +193,7 @@ class NodeService:
         def ask(engine: Source, heard: Heard) -> Awaitable[Embedded | Refused]:
             return engine.embed(msgspec.structs.replace(question, model=engine.model), heard)
 
-        answer = await self._ask(routing, None, ask, key_name)
+        answer = await self._ask(routing, None, ask, key_name=key_name, upstream_s=limits.UPSTREAM_FIRST_S)
         assert isinstance(answer, Embedded)
         return answer
 
@@ -199,12 +202,18 @@ class NodeService:
         routing: RoutingRequest,
         request: GenerationRequest | None,
         ask: Callable[[Source, Heard], Awaitable[Counted | Embedded | Refused]],
+        *,
         key_name: str = "",
+        upstream_s: float = SIDE_QUESTION_S,
     ) -> Counted | Embedded:
-        """Put a question to the places that can answer it, best first, until one does."""
+        """Put a question to the places that can answer it, best first, until one does.
+
+        `upstream_s` is the longest wait at an upstream, which is heard of with its answer only.
+        """
         decision = self._node.decide(routing)
         if decision.refusal is not None:
             raise decision.refusal.as_error()
+        end_at = trio.current_time() + limits.VECTORS_S
         last = ApiError(ErrorKind.MODEL_UNAVAILABLE, "no node that has the model answered; try again", retry_after_s=2)
         for ranked in decision.attempts[: limits.ATTEMPTS_MAX]:
             engine: Source | None = (
@@ -215,8 +224,12 @@ class NodeService:
             if engine is None:
                 continue
             try:
-                answer = await _patiently(ask, engine, ranked.candidate.placement)
+                wait_s = upstream_s if ranked.candidate.placement is Placement.UPSTREAM else SIDE_QUESTION_S
+                answer = await _patiently(ask, engine, wait_s, end_at)
             except (HopError, trio.TooSlowError):
+                if trio.current_time() >= end_at:
+                    sentence = f"no answer was made in {limits.VECTORS_S:.0f} seconds: send fewer inputs at once"
+                    raise ApiError(ErrorKind.TIMED_OUT, sentence) from None
                 continue
             if not isinstance(answer, Refused):
                 return answer

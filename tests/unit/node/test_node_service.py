@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
+from saiserve import limits
 from saiserve.chat.events import AnswerFailed, ChoiceFinished, Started, TextDelta, Usage
 from saiserve.engines.engine import Heard, unheard
-from saiserve.engines.messages import Embed, Embedded, RefusalReason, Refused
+from saiserve.engines.messages import Count, Counted, Embed, Embedded, RefusalReason, Refused
 from saiserve.engines.simulated import SimulatedEngine
 from saiserve.errors import ApiError, ErrorKind, SettingsError
 from saiserve.logs import ROUTE_LOGGER
@@ -170,6 +173,72 @@ async def test_vectors_may_take_as_long_as_they_move_on(tmp_path: Path, says_so:
                 await service.embed("sim", ("one",), request_id="e1")
             assert refused.value.row.status == 503
             assert trio.current_time() - began < 2 * SIDE_QUESTION_S
+
+
+class Endless(SimulatedEngine):
+    """Says for ever that it moves on."""
+
+    left = False
+
+    async def embed(self, request: Embed, heard: Heard = unheard) -> Embedded | Refused:
+        try:
+            while True:
+                await trio.sleep(0.5 * SIDE_QUESTION_S)
+                heard()
+        finally:
+            self.left = True
+
+
+@pytest.mark.autojump
+async def test_vectors_that_are_never_done_are_given_up_however_much_is_heard_of_them(tmp_path: Path) -> None:
+    node = make_node("simulated:sim", tmp_path)
+    async with running(node) as (service, _):
+        node.residents.models["sim"].engine = engine = Endless()
+        began = trio.current_time()
+        with trio.move_on_after(2 * limits.VECTORS_S), pytest.raises(ApiError, match="fewer inputs") as refused:
+            await service.embed("sim", ("one",), request_id="e1")
+        assert engine.left
+        assert trio.current_time() - began == pytest.approx(limits.VECTORS_S)
+        assert refused.value.kind is ErrorKind.TIMED_OUT
+
+
+class Silent:
+    """An upstream that never answers."""
+
+    model = "big"
+
+    async def count(self, request: Count) -> Counted | Refused:
+        await trio.sleep_forever()
+
+    async def embed(self, request: Embed, heard: Heard = unheard) -> Embedded | Refused:
+        await trio.sleep_forever()
+
+
+@pytest.mark.autojump
+@pytest.mark.parametrize(
+    ("ask", "wait_s"),
+    [
+        (lambda service: service.count(chat("one", model="big")), SIDE_QUESTION_S),
+        (lambda service: service.embed("big", ("one",), request_id="e1"), limits.UPSTREAM_FIRST_S),
+    ],
+    ids=["count", "vectors"],
+)
+async def test_an_upstream_may_take_long_for_vectors_and_not_for_a_count(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[NodeService], Awaitable[object]],
+    wait_s: float,
+) -> None:
+    models = {"big": {"capabilities": ["chat", "embeddings"]}}
+    table = {"cloud": {"url": "http://127.0.0.1:9/v1", "dialect": "openai", "models": models}}
+    node = make_node("simulated:sim", tmp_path, UPSTREAMS=json.dumps(table))
+    for name in ("place", "place_named"):
+        monkeypatch.setattr(node, name, lambda *_: Silent())
+    async with running(node) as (service, _):
+        began = trio.current_time()
+        with pytest.raises(ApiError, match="no node"):
+            await ask(service)
+        assert trio.current_time() - began == pytest.approx(wait_s)
 
 
 @pytest.mark.autojump
