@@ -111,7 +111,8 @@ class ApiError(Exception):
 
     `message` is shown to the client: it names the fault and the mend, and holds no secret. `param` is the request
     field at fault. `retry_after_s` becomes `Retry-After` (RFC 9110 §10.2.3). `prompt_tokens` and `context_tokens`
-    go with CONTEXT_TOO_LONG, so that each dialect can use the wording its clients recognise.
+    go with CONTEXT_TOO_LONG, so that each dialect can use the wording its clients recognise; so does `index`, which of
+    several inputs does not fit.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class ApiError(Exception):
         headers: tuple[tuple[str, str], ...] = (),
         prompt_tokens: int = 0,
         context_tokens: int = 0,
+        index: int | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -133,6 +135,7 @@ class ApiError(Exception):
         self.headers = headers
         self.prompt_tokens = prompt_tokens
         self.context_tokens = context_tokens
+        self.index = index
 
     @property
     def row(self) -> ErrorRow:

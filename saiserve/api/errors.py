@@ -58,12 +58,13 @@ OVERFLOWING_FIELDS: dict[str, str] = {
     "/responses": "input",
     "/v1/embeddings": "input",
     "/embeddings": "input",
+    "/embedding": "content",
     "/v1/rerank": "documents",
     "/rerank": "documents",
     "/v1/reranking": "documents",
     "/reranking": "documents",
 }
-"""The same on the routes of OpenAI's style whose prompt has another name."""
+"""The same on the routes whose prompt has another name."""
 
 
 def error_style(path: str) -> ErrorStyle:
@@ -83,8 +84,10 @@ def error_object(
 ) -> dict[str, Any]:
     """Return the error's JSON object. Values are always valid Unicode, whatever the message quotes.
 
-    `field` is where the route's prompt is: the one that an overflow is told of.
+    `field` is where the route's prompt is: the one that an overflow is told of, with its place among several.
     """
+    if error.index is not None:
+        field = f"{field}[{error.index}]"
     message = printable(_message(error, style, field))
     if style is ErrorStyle.ANTHROPIC:
         body: dict[str, Any] = {"type": "error", "error": {"type": error.row.anthropic_type, "message": message}}
@@ -92,7 +95,7 @@ def error_object(
             body["request_id"] = request_id
         return body
     if style is ErrorStyle.LLAMA:
-        return {"error": _llama_object(error, message)}
+        return {"error": _llama_object(error, message, None if error.index is None else field)}
     param = field if error.param is None and error.kind is ErrorKind.CONTEXT_TOO_LONG else error.param
     return {
         "error": {
@@ -104,13 +107,14 @@ def error_object(
     }
 
 
-def _llama_object(error: ApiError, message: str) -> dict[str, Any]:
-    """Return llama-server's error object: `code` is the HTTP status."""
+def _llama_object(error: ApiError, message: str, field: str | None) -> dict[str, Any]:
+    """Return llama-server's error object: `code` is the HTTP status. `param`, which it has not, names a field at fault."""
     status = error.row.status
     kind = LLAMA_TYPES.get(error.kind, "invalid_request_error" if status < 500 else "server_error")
     body: dict[str, Any] = {"code": status, "message": message, "type": kind}
-    if error.param is not None:
-        body["param"] = printable(error.param)
+    param = field if error.param is None else error.param
+    if param is not None:
+        body["param"] = printable(param)
     if error.kind is ErrorKind.CONTEXT_TOO_LONG:
         body |= {"n_prompt_tokens": error.prompt_tokens, "n_ctx": error.context_tokens}
     return body

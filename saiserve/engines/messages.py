@@ -197,6 +197,8 @@ class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     prompt_tokens: int = 0
     context_tokens: int = 0
     retry_after_s: float = 0.0
+    index: int | None = None
+    """Which of several inputs, or documents, is at fault."""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):

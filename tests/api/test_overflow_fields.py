@@ -46,17 +46,18 @@ class Full(ScriptedService):
     """Nothing fits; what is counted is one token, as marks to fill in between are."""
 
     told: bool = True
+    index: int | None = None
 
     async def count(self, request: GenerationRequest, **_options: Any) -> Counted:
         return Counted(request.id, 1, ids=(1,), pieces=(b"",))
 
     async def embed(self, *_given: Any, **_named: Any) -> Embedded:
-        raise overflow(told=self.told)
+        raise overflow(told=self.told, index=self.index)
 
 
-def overflow(*, told: bool = True) -> ApiError:
+def overflow(*, told: bool = True, index: int | None = None) -> ApiError:
     numbers = {"prompt_tokens": 900, "context_tokens": 256} if told else {}
-    return ApiError(ErrorKind.CONTEXT_TOO_LONG, "much too much", **numbers)
+    return ApiError(ErrorKind.CONTEXT_TOO_LONG, "much too much", **numbers, index=index)
 
 
 def test_every_route_that_computes_is_asked_below() -> None:
@@ -78,6 +79,29 @@ async def test_an_overflow_names_the_routes_own_field(path: str) -> None:
         "This model's maximum context length is 256 tokens. "
         f"However, your {field} resulted in 900 tokens. Please reduce the length of the {field}."
     )
+
+
+@pytest.mark.parametrize("path", [path for path in BODIES if path.endswith(("embeddings", "/rerank"))])
+async def test_of_several_inputs_the_one_that_does_not_fit_is_named(path: str) -> None:
+    async with serving(Full(index=3)) as served, served.http() as http:
+        reply = await http.post(path, json={"model": "smol", **BODIES[path]})
+    error = reply.json()["error"]
+    assert error["param"] == f"{overflowing_field(path)}[3]"
+    assert f"However, your {error['param']} resulted in 900 tokens." in error["message"]
+
+
+@pytest.mark.parametrize(("index", "named"), [(None, {}), (3, {"param": "content[3]"})])
+async def test_llama_servers_error_stays_its_own_beside_the_name(index: int | None, named: dict[str, str]) -> None:
+    async with serving(Full(index=index)) as served, served.http() as http:
+        reply = await http.post("/embedding", json={"model": "smol", "content": "x"})
+    assert reply.json()["error"] == {
+        "code": 400,
+        "message": "request (900 tokens) exceeds the available context size (256 tokens), try increasing it",
+        "type": "exceed_context_size_error",
+        "n_prompt_tokens": 900,
+        "n_ctx": 256,
+        **named,
+    }
 
 
 @pytest.mark.parametrize("told", [True, False])

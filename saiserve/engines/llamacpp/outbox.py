@@ -68,9 +68,8 @@ class Outbox:
         """Turn a request away; `retry_after_s` counts for who finds the engine busy."""
         wait_s = min(retry_after_s, limits.QUEUE_S) if fault.reason is RefusalReason.BUSY else 0.0
         load = self._scheduler.load()
-        self.send(
-            Refused(request_id, fault.reason, str(fault), load, fault.prompt_tokens, self._context_tokens, wait_s)
-        )
+        numbers = fault.prompt_tokens, self._context_tokens, wait_s, fault.index
+        self.send(Refused(request_id, fault.reason, str(fault), load, *numbers))
 
     def progress(self, answer: Answer, now: int) -> None:
         """How far an answer's prompt is, which is also a sign that it is being worked on."""

@@ -29,12 +29,13 @@ TOKEN_TOLD_BYTES = 8
 
 
 class PromptRefusal(Exception):  # noqa: N818
-    """The prompt cannot be used; `str()` is for the client."""
+    """The prompt cannot be used; `str()` is for the client. `index` is which of several inputs is at fault."""
 
-    def __init__(self, reason: RefusalReason, detail: str, *, prompt_tokens: int = 0) -> None:
+    def __init__(self, reason: RefusalReason, detail: str, *, prompt_tokens: int = 0, index: int | None = None) -> None:
         super().__init__(detail)
         self.reason = reason
         self.prompt_tokens = prompt_tokens
+        self.index = index
 
 
 def too_long(tokens: int, context_tokens: int) -> PromptRefusal:

@@ -48,7 +48,7 @@ class VectorInputs:
         inputs: list[tuple[int, ...]] = []
         rows = 0
         for number, ids in enumerate(read):  # one at a time: the first that is at fault ends the reading
-            self._check_input(number, ids, pooling)
+            self._check_input(number, ids, len(texts))
             inputs.append(ids)
             rows += len(ids) if pooling == "none" else 1
             if rows * self._size * 4 > VECTOR_BYTES_MAX:
@@ -58,10 +58,9 @@ class VectorInputs:
                 )
         return pooling, inputs
 
-    def _check_input(self, number: int, ids: tuple[int, ...], pooling: str) -> None:
+    def _check_input(self, number: int, ids: tuple[int, ...], given: int) -> None:
         if len(ids) > self._tokens_max:
-            what = f"document {number} with the query" if pooling == RANK else f"input {number}"
-            raise _too_long(what, len(ids), self._tokens_max)
+            raise self._too_long(number, len(ids), given)
         if not ids or min(ids) < 0 or max(ids) >= self._vocabulary.size:
             raise _bad(f"input {number} is empty or has unknown tokens")
 
@@ -81,11 +80,21 @@ class VectorInputs:
 
     def _check_sizes(self, texts: Sequence[str | tuple[int, ...]]) -> None:
         """Refuse what is too long for certain before it is tokenised."""
-        for number, text in enumerate(texts):
+        for number, text in enumerate(texts, -1 if self.pooling == RANK else 0):
             if isinstance(text, str) and len(text) > self._tokens_max:
                 least = self._vocabulary.tokens_least(text)
                 if least > self._tokens_max:
-                    raise _too_long(f"text {number}", least, self._tokens_max)
+                    raise self._too_long(number, least, len(texts))
+
+    def _too_long(self, number: int, tokens: int, given: int) -> PromptRefusal:
+        """Why one of the inputs given is refused: by number, in a ranking of the document; -1 is its query."""
+        if self.pooling == RANK:
+            what = "the query" if number < 0 else f"document {number} with the query"
+        else:
+            what = f"input {number}"
+        detail = f"{what} has {tokens} tokens; the context holds {self._tokens_max}"
+        index = number if given > 1 and number >= 0 else None
+        return PromptRefusal(RefusalReason.TOO_LONG, detail, prompt_tokens=tokens, index=index)
 
     def _ids(self, given: str | tuple[int, ...]) -> tuple[int, ...]:
         if not isinstance(given, str):
@@ -119,8 +128,3 @@ class VectorInputs:
 
 def _bad(detail: str) -> PromptRefusal:
     return PromptRefusal(RefusalReason.BAD_REQUEST, detail)
-
-
-def _too_long(what: str, tokens: int, tokens_max: int) -> PromptRefusal:
-    detail = f"{what} has {tokens} tokens; the context holds {tokens_max}"
-    return PromptRefusal(RefusalReason.TOO_LONG, detail, prompt_tokens=tokens)

@@ -78,7 +78,8 @@ class VectorWorker:
         match message:
             case Generate():
                 what = "ranks documents (/v1/rerank)" if self._context.ranks else "makes vectors (/v1/embeddings)"
-                self._refuse(message.id, RefusalReason.BAD_REQUEST, f"this model {what}; it does not generate text")
+                fault = PromptRefusal(RefusalReason.BAD_REQUEST, f"this model {what}; it does not generate text")
+                self._refuse(message.id, fault)
             case Cancel():
                 self._cancel(message.id)
             case Count():
@@ -88,12 +89,12 @@ class VectorWorker:
 
     def _embed(self, request: Embed) -> None:
         if len(self._waiting) >= QUEUE_MAX:
-            self._refuse(request.id, RefusalReason.BUSY, "the queue is full", retry_after_s=1.0)
+            self._refuse(request.id, PromptRefusal(RefusalReason.BUSY, "the queue is full"), retry_after_s=1.0)
             return
         try:
             pooling, inputs = self._inputs.read(request)
         except PromptRefusal as refusal:
-            self._refuse(request.id, refusal.reason, str(refusal), prompt_tokens=refusal.prompt_tokens)
+            self._refuse(request.id, refusal)
             return
         prompt_tokens = sum(map(len, inputs))
         self._waiting.append(Pending(request, pooling, deque(inputs), prompt_tokens, self._context.size))
@@ -109,7 +110,7 @@ class VectorWorker:
             prompt = self._reader.complete(self._reader.read(request.prompt, room))
             answer = counted(request, prompt, self._vocabulary)
         except PromptRefusal as refusal:
-            self._refuse(request.id, refusal.reason, str(refusal))
+            self._refuse(request.id, refusal)
             return
         self._out.append(answer)
 
@@ -203,17 +204,6 @@ class VectorWorker:
             prefill_rate=self.rate,
         )
 
-    def _refuse(
-        self, request_id: str, reason: RefusalReason, detail: str, *, prompt_tokens: int = 0, retry_after_s: float = 0.0
-    ) -> None:
-        self._out.append(
-            Refused(
-                request_id,
-                reason,
-                detail,
-                self._load(),
-                prompt_tokens,
-                self._context.tokens_max,
-                min(retry_after_s, limits.QUEUE_S),
-            )
-        )
+    def _refuse(self, request_id: str, fault: PromptRefusal, *, retry_after_s: float = 0.0) -> None:
+        numbers = fault.prompt_tokens, self._context.tokens_max, min(retry_after_s, limits.QUEUE_S), fault.index
+        self._out.append(Refused(request_id, fault.reason, str(fault), self._load(), *numbers))

@@ -51,7 +51,7 @@ def test_what_cannot_fit_is_refused_untokenised(desk: Desk, tokenised_on: list[t
         assert refused.prompt_tokens >= refused.context_tokens == 1024
     desk.worker.handle(Embed("e", "tiny", ("short", text)), desk.now)
     desk.finish("e")
-    assert desk.said["e"][0].reason is RefusalReason.TOO_LONG
+    assert (desk.said["e"][0].reason, desk.said["e"][0].index) == (RefusalReason.TOO_LONG, 1)
     assert not tokenised_on
 
 
@@ -63,7 +63,7 @@ def test_of_inputs_for_vectors_the_first_that_is_too_long_ends_the_reading(
     desk.finish("e")
     refused = desk.said["e"][0]
     assert (refused.reason, refused.prompt_tokens) == (RefusalReason.TOO_LONG, 2_000)
-    assert "input 1 " in refused.detail
+    assert (refused.index, refused.detail[:8]) == (1, "input 1 ")
     assert [length for _, length in tokenised_on] == [5, 2_000]
 
 

@@ -243,6 +243,30 @@ def test_what_cannot_be_computed_is_refused_with_numbers(
     assert words in answer.detail
 
 
+@pytest.mark.parametrize(
+    ("name", "inputs", "index", "what"),
+    [
+        ("bert", ("a", "b", "x" * 96, "x" * 97), 2, "input 2"),
+        ("bert", ("a", "x" * 5_000), 1, "input 1"),
+        ("bert", ("a", (1,) * 97), 1, "input 1"),
+        ("bert", ("x" * 97,), None, "input 0"),
+        ("bert-ranker", ("q", "a", "d" * 96), 1, "document 1 with the query"),
+        ("bert-ranker", ("q", "a", "d" * 5_000), 1, "document 1 with the query"),
+        ("bert-ranker", ("q", "d" * 5_000), 0, "document 0 with the query"),
+        ("bert-ranker", ("q" * 5_000, "a", "b"), None, "the query"),
+    ],
+)
+def test_of_several_the_one_that_does_not_fit_is_named(
+    open_worker: Callable[[str], VectorWorker], name: str, inputs: tuple[Any, ...], index: int | None, what: str
+) -> None:
+    worker = open_worker(name)
+    worker.handle(Embed("e", "tiny", inputs), 0)
+    answer = finish(worker)["e"]
+    assert isinstance(answer, Refused)
+    assert (answer.reason, answer.index) == (RefusalReason.TOO_LONG, index)
+    assert answer.detail.startswith(f"{what} has ")
+
+
 def test_it_does_not_generate_but_counts(open_worker: Callable[[str], VectorWorker]) -> None:
     worker = open_worker("bert")
     worker.handle(Generate("g", "tiny", Prompt(text="hello"), Sampling(seed=1)), 0)

@@ -114,7 +114,8 @@ class TooLong(SimulatedEngine):
 
     async def embed(self, request: Embed, heard: Heard = unheard) -> Embedded | Refused:
         await trio.lowlevel.checkpoint()
-        return Refused(request.id, RefusalReason.TOO_LONG, "too long", prompt_tokens=9_000, context_tokens=8_192)
+        numbers = {"prompt_tokens": 9_000, "context_tokens": 8_192, "index": 3}
+        return Refused(request.id, RefusalReason.TOO_LONG, "too long", **numbers)
 
 
 async def test_an_input_that_is_too_long_is_refused_with_its_numbers(tmp_path: Path) -> None:
@@ -124,7 +125,8 @@ async def test_an_input_that_is_too_long_is_refused_with_its_numbers(tmp_path: P
         with pytest.raises(ApiError) as refused:
             await service.embed("sim", ("much",), request_id="e1")
     error = refused.value
-    assert (error.kind, error.prompt_tokens, error.context_tokens) == (ErrorKind.CONTEXT_TOO_LONG, 9_000, 8_192)
+    assert (error.kind, error.index) == (ErrorKind.CONTEXT_TOO_LONG, 3)
+    assert (error.prompt_tokens, error.context_tokens) == (9_000, 8_192)
 
 
 class StillLoading(SimulatedEngine):
