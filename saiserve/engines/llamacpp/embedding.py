@@ -9,6 +9,7 @@ import numpy as np
 
 from saiserve.engines.llamacpp.binding import LlamaContext
 from saiserve.engines.llamacpp.pooling import Pool, Vectors
+from saiserve.engines.llamacpp.sampler import NotANumberError
 from saiserve.engines.messages import Embed, Embedded, Progress
 
 QUEUE_MAX = 64
@@ -30,7 +31,7 @@ class Pending:
     done: int = 0
     """Tokens of the first input computed."""
     is_tried_again: bool = False
-    """Its vectors were no numbers once, and are computed again on a clean cache."""
+    """Vectors of any of its inputs were no numbers once, and are computed again on a clean cache."""
     is_apart: bool = False
     """A batch shared with others failed: from here on it is computed by itself."""
 
@@ -67,8 +68,6 @@ class EmbeddingQueue:
         self._size = context.model.embedding_size
         self._waiting: deque[Pending] = deque()
         self._has_moved = False
-        self.is_spoilt = False
-        """Whether vectors of the last chunk were no numbers."""
         self.chunk_max = min(context.outputs_max, context.batch_max)
 
     def __len__(self) -> int:
@@ -92,14 +91,9 @@ class EmbeddingQueue:
         return len(first.inputs[0]) - first.done
 
     @property
-    def next_id(self) -> str:
+    def next(self) -> Pending:
         """The request in turn; one must be waiting."""
-        return self._waiting[0].request.id
-
-    @property
-    def next_model(self) -> str:
-        """The model named by the request in turn; one must be waiting."""
-        return self._waiting[0].request.model
+        return self._waiting[0]
 
     def signs(self) -> list[Progress]:
         """Signs of life of all that wait, if anything was computed since they were asked for last."""
@@ -112,21 +106,21 @@ class EmbeddingQueue:
             self._waiting[0].restart()
 
     def run(self) -> Embedded | None:
-        """Compute the next chunk; the answer when it was a request's last.
+        """Compute the next chunk; the answer when it was a request's last. An input without room begins again.
 
-        An input without room begins again, and once in a request one whose vectors are no numbers.
+        Raises:
+            NotANumberError: the vectors are none; the input begins again unless the request is cancelled.
         """
         pending = self._waiting[0]
         piece = pending.inputs[0][pending.done : pending.done + self.chunk_max]
         vectors = self._context.embed(piece, pending.done)
-        self.is_spoilt = vectors is not None and not bool(np.isfinite(vectors).all())
         self._has_moved |= vectors is not None
-        is_again = self.is_spoilt and not pending.is_tried_again
-        pending.is_tried_again |= self.is_spoilt
-        if vectors is None or is_again:
+        if vectors is None or not np.isfinite(vectors).all():
             self._context.embed_end()
             pending.restart()
-            return None
+            if vectors is None:
+                return None
+            raise NotANumberError("the model's vectors are not numbers")
         if not pending.take(vectors, len(piece)):
             return None
         self._context.embed_end()

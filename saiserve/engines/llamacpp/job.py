@@ -126,9 +126,11 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Spoilt:
-    """The cache had to be cleared each time this job with adapters ran. It has ended: answer `failed{internal}`."""
+    """The cache had to be cleared again and again while this job with adapters drew no token. It has ended: answer `failed`."""
 
     job_id: str
+    suspects: frozenset[str] = frozenset()
+    """Adapters that may have spoilt it, its own among them."""
 
 
 Notice = Started | Progress | Requeued | OutOfRoom | Broken | Spoilt

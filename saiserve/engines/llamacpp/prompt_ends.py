@@ -46,6 +46,11 @@ class PromptEnds:
         logits = self._kept[key] = self._kept.pop(key)
         return logits.copy()
 
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._kept.clear()
+        self._bytes = 0
+
     def forget(self, key: bytes) -> None:
         """Keep nothing of this key."""
         gone = self._kept.pop(key, None)

@@ -70,7 +70,7 @@ COUNTERS = (
 )
 """Totals counted here; those of the cache are added to them."""
 RESTARTS_MAX = 1
-"""A job with adapters that runs whenever the cache must be cleared is sent back so often; it may be what spoils it."""
+"""A job under suspicion while the cache must be cleared is sent back so often."""
 EMBEDDING_SHARE = 0.2
 """Share of the time that embeddings get while streams run."""
 
@@ -192,23 +192,25 @@ class Scheduler:
             self._leave(now, stream)
 
     @property
-    def runs_adapters(self) -> bool:
-        """Whether a job that runs is computed with adapters."""
-        return any(stream.job.adapter for stream in self._running.values())
+    def suspects(self) -> frozenset[str]:
+        """Adapters that may spoil the cache: of jobs that run and have drawn no token yet."""
+        return frozenset(stream.job.adapter for stream in self._running.values() if stream.may_spoil)
 
-    def start_over(self, now: int) -> None:
+    def start_over(self, now: int, *, is_explained: bool = False) -> None:
         """Clear the cache, of which nothing is to be trusted; jobs that run go back to the queue.
 
+        Unless it `is_explained` by a job that has failed, it counts against those under suspicion (`RESTARTS_MAX`).
         Raises RuntimeError while a step is being computed; nothing changed then.
         """
         if self._in_flight is not None:
             raise RuntimeError("the cache cannot be cleared under a step")
+        suspects = self.suspects
         for stream in list(self._running.values()):
             self._leave(now, stream)
-            stream.restarts += 1
-            if stream.job.adapter and stream.restarts > RESTARTS_MAX:
+            stream.restarts += stream.may_spoil and not is_explained
+            if stream.restarts > RESTARTS_MAX:
                 self._end(stream)
-                self._notices.append(Spoilt(stream.job.id))
+                self._notices.append(Spoilt(stream.job.id, suspects))
             else:
                 self._queue.add(stream)
                 self._notices.append(Requeued(stream.job.id))

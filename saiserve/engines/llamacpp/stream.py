@@ -62,7 +62,7 @@ class Stream:
         self.started_at = 0
         self.requeues = 0
         self.restarts = 0
-        """How often it was sent back because the cache was cleared."""
+        """How often it was sent back because the cache was cleared while it was under suspicion."""
         self.chunk_max = 0
         """Prefill rows at most, 0: no own limit."""
         self.leader: Held | None = None
@@ -94,6 +94,11 @@ class Stream:
     def reserve(self) -> int:
         """Cells it may want soon for tokens not drawn yet."""
         return min(max(self.job.max_tokens - self.drawn, 0), DECODE_RESERVE << (2 * min(self.requeues, 10)))
+
+    @property
+    def may_spoil(self) -> bool:
+        """Whether it may leave NaN in the cache unseen: it has adapters, and no token drawn has shown that they are sound."""
+        return bool(self.job.adapter) and self.drawn == 0
 
     @property
     def waits_for_leader(self) -> bool:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from saiserve.engines.llamacpp.adapters import MIX, Adapters
+from saiserve.engines.llamacpp.adapters import Adapters
 from saiserve.engines.llamacpp.answer import Answer
 from saiserve.engines.llamacpp.batch_arrays import Logits
 from saiserve.engines.llamacpp.beginning import begun
 from saiserve.engines.llamacpp.binding import LlamaContext
 from saiserve.engines.llamacpp.constraint import ConstraintBroken, ConstraintCompiler, Matcher
-from saiserve.engines.llamacpp.embedding import QUEUE_MAX, EmbeddingQueue
+from saiserve.engines.llamacpp.embedding import QUEUE_MAX, EmbeddingQueue, Pending
 from saiserve.engines.llamacpp.guard import Guard
 from saiserve.engines.llamacpp.intake import AnyReady, Intake, ReadyCount, ReadyVectors
 from saiserve.engines.llamacpp.job import Broken, Notice, OutOfRoom, Sample, Spoilt, Started, Step
@@ -28,6 +28,7 @@ from saiserve.engines.llamacpp.prompt_ends import PromptEnds
 from saiserve.engines.llamacpp.prompting import PromptReader, PromptRefusal, PromptTokens
 from saiserve.engines.llamacpp.sampler import NotANumberError, SamplingError
 from saiserve.engines.llamacpp.scheduler import Scheduler
+from saiserve.engines.llamacpp.spoilt import SpoiltCache, verdict
 from saiserve.engines.llamacpp.threads import ThreadChooser
 from saiserve.engines.llamacpp.timings import Timings
 from saiserve.engines.llamacpp.vector_inputs import VectorInputs
@@ -47,14 +48,6 @@ from saiserve.engines.messages import (
 from saiserve.engines.waits import NS
 
 logger = logging.getLogger("saiserve.engine")
-
-
-SPOILT_MAX = 8
-"""Requests in a row whose output is no number, without adapters and on a clean cache: then it is the process that is broken."""
-
-
-class CacheSpoiltError(Exception):
-    """Nobody's output is a number, and a clean cache did not help."""
 
 
 class Worker:
@@ -106,10 +99,7 @@ class Worker:
             on_ready=on_ready,
         )
         self._worked_until = 0
-        self._is_spoilt = False
-        """What the cache holds is no number somewhere: it is cleared before the next step."""
-        self._spoilt = 0
-        """Requests that count against `SPOILT_MAX`."""
+        self._spoilt = SpoiltCache()
         self._now = 0
         """`now` of the last call."""
 
@@ -191,7 +181,7 @@ class Worker:
             CacheSpoiltError: nobody's output is a number.
         """
         self._now = now
-        if self._is_spoilt:
+        if self._spoilt.is_spoilt:
             self._start_over(now)
         started = time.perf_counter_ns()
         work_started = self._worked_until or time.thread_time_ns()
@@ -241,7 +231,7 @@ class Worker:
 
     def _sample(self, plan: Step, now: int) -> None:
         for sample in plan.samples:
-            if self._is_spoilt:  # they are all computed again
+            if self._spoilt.is_spoilt:  # they are all computed again
                 return
             answer = self._answers.get(sample.job_id)
             if answer is None or not self._scheduler.wants(sample.job_id):
@@ -253,15 +243,14 @@ class Worker:
         if end_key:
             self._ends.keep(end_key, logits)
         self._draw(answer, logits, sample.position, now)
-        if self._is_spoilt:
-            self._ends.forget(end_key)
 
     def _draw(self, answer: Answer, logits: Logits, position: int, now: int) -> None:
         """The next token of an answer; it goes on, or ends."""
         request_id, answer.end_key = answer.request.id, b""
         try:
             drawn = answer.draw(logits, position)
-            self._spoilt = 0
+            self._spoilt.is_number()
+            answer.is_tried_again = False
             if answer.clock.first_token_at == 0:
                 answer.clock.first_token_at = now
                 self._timings.first_token.add(now - answer.clock.submitted_at)
@@ -273,7 +262,7 @@ class Worker:
                 logprobs = None if drawn.logprob is None else (drawn.logprob,)
                 self._out.send(Tokens(request_id, (drawn.token,), piece, logprobs))
         except NotANumberError as error:
-            self._not_a_number(answer, str(error))
+            self._not_a_number(answer, str(error), self._mix(answer))
             return
         except ConstraintBroken as error:
             self._fail(request_id, str(error), FailureKind.BAD_REQUEST if error.is_own else FailureKind.INTERNAL)
@@ -287,24 +276,14 @@ class Worker:
             self._scheduler.finish(now, request_id)
             self._end(answer, now)
 
-    def _not_a_number(self, answer: Answer, detail: str) -> None:
-        """What an answer was computed on, or what it was computed with, is no number: once it is tried on a clean cache.
+    def _mix(self, answer: Answer) -> str:
+        return self._adapters.mix_of(answer.request.model, answer.request.sampling.lora)
 
-        Whatever NaN is in a cell reaches others: attention takes cells in blocks, and those that a row may not see times
-        nothing, which for NaN is NaN. See decision 0160.
-        """
-        self._is_spoilt = True
-        request = answer.request
-        mix = self._adapters.mix_of(request.model, request.sampling.lora)
-        if not answer.is_tried_again or (not mix and self._scheduler.runs_adapters):
-            answer.is_tried_again = True
-            return
-        self._spoilt += not mix
-        if mix.startswith(MIX):
-            scales = f"{detail} with adapters at these scales (lora): use smaller ones"
-            self._fail(request.id, scales, FailureKind.BAD_REQUEST)
-        else:
-            self._fail(request.id, detail)
+    def _not_a_number(self, computed: Answer | Pending, detail: str, mix: str) -> None:
+        """What a request was computed on, or what it was computed with, is no number: see decision 0160."""
+        failure = self._spoilt.judge(computed, detail, mix, self._scheduler.suspects)
+        if failure is not None:
+            self._fail(computed.request.id, *failure)
 
     def _start_over(self, now: int) -> None:
         """Clear the cache; what runs is computed again.
@@ -312,29 +291,34 @@ class Worker:
         Raises:
             CacheSpoiltError: that has not helped before.
         """
-        if self._spoilt >= SPOILT_MAX:
-            raise CacheSpoiltError(f"the output of {self._spoilt} requests in a row was not a number")
+        is_explained = self._spoilt.clear()
         logger.warning("an output was not a number: the KV cache is cleared")
-        self._is_spoilt = False
+        self._ends.clear()
         self._embeddings.start_over()
-        self._scheduler.start_over(now)
+        self._scheduler.start_over(now, is_explained=is_explained)
         self._notify(self._scheduler.notices(), now)
 
     def _embed_next(self, now: int) -> bool:
-        cells = self._embeddings.next_cells()
+        cells = 0 if self._spoilt.is_spoilt else self._embeddings.next_cells()
         if cells == 0 or not self._scheduler.may_embed(now, cells):
             return False
         started = time.perf_counter_ns()
-        self._guard.request(self._embeddings.next_id, self._run_embedding)
+        pending = self._embeddings.next
+        self._guard.request(pending.request.id, self._run_embedding, pending)
         elapsed = time.perf_counter_ns() - started
         self._scheduler.embedding_done(now + elapsed, elapsed)
         return True
 
-    def _run_embedding(self) -> None:
-        self._adapters.apply(self._context, self._adapters.name_in(self._embeddings.next_model))
-        answer = self._embeddings.run()
-        self._is_spoilt |= self._embeddings.is_spoilt
+    def _run_embedding(self, pending: Pending) -> None:
+        mix = self._adapters.name_in(pending.request.model)
+        self._adapters.apply(self._context, mix)
+        try:
+            answer = self._embeddings.run()
+        except NotANumberError as error:
+            self._not_a_number(pending, str(error), mix)
+            return
         if answer is not None:
+            self._spoilt.is_number()
             self._out.send(answer)
 
     def _notify(self, notices: Iterable[Notice], now: int) -> bool:
@@ -365,7 +349,8 @@ class Worker:
             case Broken():
                 self._fail(notice.job_id, "the model refused to compute this request's tokens")
             case Spoilt():
-                self._fail(notice.job_id, "outputs were not numbers whenever this request's adapters were in use")
+                detail = "outputs were not numbers again and again while this request was computed"
+                self._fail(notice.job_id, *verdict(detail, self._mix(answer), notice.suspects))
             case _:
                 pass
 

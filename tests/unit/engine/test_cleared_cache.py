@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saiserve.engines.llamacpp.job import Requeued, Started
+from saiserve.engines.llamacpp.job import Requeued, Spoilt, Started
 from saiserve.engines.llamacpp.kv import Family
 from saiserve.engines.llamacpp.scheduler import RESTARTS_MAX
 from tests.fakes.engine_checks import check_everything
@@ -51,6 +51,61 @@ def test_only_a_job_with_adapters_is_not_sent_back_for_ever(adapter: str, end: s
     loop.scheduler.start_over(loop.now)
     loop.run()
     assert loop.ended == {"a": end, "b": "finished"}
+
+
+def test_a_token_drawn_between_them_makes_it_another_matter() -> None:
+    loop = make_loop(batch_max=16)
+    loop.submit(job("a", range(2, 20), 8, adapter="sound", isolation="sound"))
+    while "a" not in loop.ended:
+        drawn = len(loop.answers["a"])
+        while len(loop.answers["a"]) == drawn and "a" not in loop.ended:
+            loop.turn()
+        loop.scheduler.start_over(loop.now)
+    assert loop.ended == {"a": "finished"}
+
+
+def test_what_another_has_failed_for_counts_against_nobody() -> None:
+    loop = make_loop(batch_max=16)
+    loop.submit(job("a", range(2, 200), 5, adapter="sound", isolation="sound"))
+    for _ in range(RESTARTS_MAX + 2):
+        loop.turn()
+        loop.scheduler.start_over(loop.now, is_explained=True)
+    loop.run()
+    assert loop.ended == {"a": "finished"}
+
+
+def test_adapters_are_under_suspicion_until_a_token_is_drawn() -> None:
+    loop = make_loop(batch_max=16)
+    scheduler = loop.scheduler
+    loop.submit(job("base", PROMPT, 20))
+    loop.submit(job("a", range(2, 60), 20, adapter="A", isolation="A"))
+    assert scheduler.suspects == set(), "nothing runs"
+    loop.turn()
+    assert scheduler.suspects == {"A"}
+    while not loop.answers["a"]:
+        loop.turn()
+    assert scheduler.suspects == set()
+    loop.submit(job("b", range(500, 700), 20, adapter="B", isolation="B"))
+    for _ in range(RESTARTS_MAX + 1):
+        loop.turn()
+        assert scheduler.suspects == {"B"}
+        scheduler.start_over(loop.now)
+    loop.run()
+    assert loop.ended == {"base": "finished", "a": "finished", "b": "spoilt"}
+    (spoilt,) = (notice for notice in loop.notices if isinstance(notice, Spoilt))
+    assert spoilt == Spoilt("b", frozenset({"B"}))
+
+
+def test_all_under_suspicion_are_told_of_each_other() -> None:
+    loop = make_loop(batch_max=16)
+    for name in ("a", "b"):
+        loop.submit(job(name, range(2, 200), 5, adapter=name, isolation=name))
+    for _ in range(RESTARTS_MAX + 1):
+        loop.turn()
+        loop.scheduler.start_over(loop.now)
+    loop.turn()
+    spoilt = [notice for notice in loop.notices if isinstance(notice, Spoilt)]
+    assert spoilt == [Spoilt("a", frozenset({"a", "b"})), Spoilt("b", frozenset({"a", "b"}))]
 
 
 def test_it_is_not_cleared_under_a_step() -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
 from saiserve.engines.llamacpp.loading import load_worker
-from saiserve.engines.llamacpp.settings import EngineSettings
+from saiserve.engines.llamacpp.settings import AdapterSettings, EngineSettings
 from saiserve.engines.llamacpp.weights import LlamaModel
 from saiserve.engines.llamacpp.worker import Worker
 from tests.fixtures import tiny_models
+from tests.fixtures.tiny_adapters import lora
 from tests.unit.llamacpp.desk import Desk
 
 CELLS = 4096
@@ -63,3 +64,21 @@ def desk(tiny: Callable[[str], Path]) -> Desk:
     worker, _ = load_worker(settings)
     assert isinstance(worker, Worker)
     return Desk(worker)
+
+
+@pytest.fixture
+def open_strong(tiny: Callable[[str], Path], tmp_path: Path) -> Callable[[bool], Desk]:
+    """Makes desks, with flash attention or without, whose adapter overflows the cache's precision at a large scale."""
+
+    def make(flash: bool) -> Desk:
+        adapter = lora(tmp_path / "strong.gguf", seed=1, strength=1e4)
+        settings = EngineSettings(
+            model_path=str(tiny("llama")), model_id="tiny", context_tokens=1024, cells=4096, lanes=4, threads=1,
+            kv_type="f16", flash_attention=flash,
+            adapters=(AdapterSettings(name="strong", path=str(adapter), scale=1e-6),),
+        )  # fmt: skip
+        worker, _ = load_worker(settings)
+        assert isinstance(worker, Worker)
+        return Desk(worker)
+
+    return make

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from saiserve.engines.llamacpp.loading import load_worker
-from saiserve.engines.llamacpp.settings import AdapterSettings, EngineSettings
-from saiserve.engines.llamacpp.worker import SPOILT_MAX, CacheSpoiltError, Worker
+from saiserve.engines.llamacpp.answer import Answer
+from saiserve.engines.llamacpp.batch_arrays import Logits
+from saiserve.engines.llamacpp.spoilt import SPOILT_MAX, CacheSpoiltError
 from saiserve.engines.messages import Embed, Failed, FailureKind, Prompt, Sampling, Tokens
-from tests.fixtures.tiny_adapters import lora
 from tests.unit.llamacpp.desk import Desk
 
 PLAIN = Sampling(seed=1, temperature=0, ignore_eos=True)
@@ -23,23 +22,18 @@ SHORT = Prompt(tokens=tuple(range(90, 110)))
 
 
 @pytest.fixture(params=[True, False], ids=["flash", "matrices"])
-def desk(request: pytest.FixtureRequest, tiny: Callable[[str], Path], tmp_path: Path) -> Desk:
-    """A desk whose adapter overflows the cache's precision at a large scale."""
-    adapter = lora(tmp_path / "strong.gguf", seed=1, strength=1e4)
-    settings = EngineSettings(
-        model_path=str(tiny("llama")),
-        model_id="tiny",
-        context_tokens=1024,
-        cells=4096,
-        lanes=4,
-        threads=1,
-        kv_type="f16",
-        flash_attention=request.param,
-        adapters=(AdapterSettings(name="strong", path=str(adapter), scale=1e-6),),
-    )
-    worker, _ = load_worker(settings)
-    assert isinstance(worker, Worker)
-    return Desk(worker)
+def desk(request: pytest.FixtureRequest, open_strong: Callable[[bool], Desk]) -> Desk:
+    return open_strong(request.param)
+
+
+def nan_at(desk: Desk, *draws: int) -> None:
+    """Let the output of these draws, counted from 0, be no number."""
+    context, real, count = desk.worker._context, desk.worker._context.logits, itertools.count()
+
+    def logits(row: int) -> Logits:
+        return np.full_like(real(row), np.nan) if next(count) in draws else real(row)
+
+    context.logits = logits  # type: ignore[method-assign]
 
 
 def clears(desk: Desk) -> float:
@@ -129,3 +123,89 @@ def test_one_good_answer_between_them_and_it_lives_on(desk: Desk) -> None:
         assert isinstance(desk.said[asking][-1], Failed)
         context.logits = real  # type: ignore[method-assign]
         assert desk.answer(f"question {number}", max_tokens=4, sampling=PLAIN)
+
+
+@pytest.mark.parametrize("lora", [None, ((0, 1e-6),), ((0, 2e-6),)], ids=["base", "adapter", "own scales"])
+def test_what_happens_twice_in_a_long_answer_does_not_end_it(
+    desk: Desk, lora: tuple[tuple[int, float], ...] | None
+) -> None:
+    sampling = Sampling(seed=1, temperature=0, ignore_eos=True, lora=lora)
+    alone = desk.answer(SHORT, max_tokens=30, sampling=sampling)[0]
+    nan_at(desk, 3, 20)
+    assert desk.answer(SHORT, max_tokens=30, sampling=sampling)[0] == alone
+    assert clears(desk) == 2
+
+
+def test_kept_logits_go_with_the_cache(desk: Desk) -> None:
+    kept = desk.answer("kept before", max_tokens=4, sampling=PLAIN)[0]
+    (before,) = desk.worker._ends._kept
+    nan_at(desk, 0)
+    assert desk.answer("another", max_tokens=4, sampling=PLAIN)[0]
+    assert before not in desk.worker._ends
+    assert clears(desk) == 1
+    assert desk.answer("kept before", max_tokens=4, sampling=PLAIN)[0] == kept
+
+
+def unseen(desk: Desk, sampling: Sampling) -> str:
+    """A request of which nothing is drawn, as in a long prompt; as long as it runs, what others draw is no number."""
+    asking = desk.ask(LONG, max_tokens=4, sampling=sampling)
+    draw, running = desk.worker._draw, desk.worker._scheduler._running
+
+    def draw_spoilt(answer: Answer, logits: Logits, position: int, now: int) -> None:
+        is_there = any(stream.job.id == asking for stream in running.values())
+        if answer.request.id != asking:
+            draw(answer, np.full_like(logits, np.nan) if is_there else logits, position, now)
+
+    desk.worker._draw = draw_spoilt  # type: ignore[method-assign]
+    return asking
+
+
+OWN = Sampling(seed=1, temperature=0, ignore_eos=True, lora=((0, 2e-6),))
+
+
+def failure(desk: Desk, request_id: str) -> tuple[FailureKind, bool]:
+    failed = desk.said[request_id][-1]
+    assert isinstance(failed, Failed), failed
+    return failed.kind, "use smaller ones" in failed.detail
+
+
+def test_sound_scales_of_its_own_are_not_blamed_for_another_s(desk: Desk) -> None:
+    """It may be retried elsewhere; who spoilt the cache goes on alone, and is told."""
+    innocent = desk.ask(SHORT, max_tokens=400, sampling=OWN)
+    while not any(isinstance(one, Tokens) for one in desk.said[innocent]):
+        desk.step()
+    culprit = unseen(desk, OVERFLOWING)
+    desk.finish(innocent)
+    assert failure(desk, innocent) == (FailureKind.INTERNAL, False)
+    assert not desk.is_over(culprit)
+    beside = desk.ask(SHORT, max_tokens=8, sampling=PLAIN)
+    desk.finish(culprit, beside)
+    assert failure(desk, culprit) == (FailureKind.BAD_REQUEST, True)
+    assert len(desk.result(beside)[0]) == 8
+
+
+def test_two_that_may_both_be_to_blame_are_tried_elsewhere(desk: Desk) -> None:
+    culprits = [unseen(desk, OVERFLOWING), unseen(desk, OWN)]
+    beside = desk.ask(SHORT, max_tokens=8, sampling=PLAIN)
+    desk.finish(*culprits, beside)
+    assert [failure(desk, one) for one in culprits] == [(FailureKind.INTERNAL, False)] * 2
+    assert len(desk.result(beside)[0]) == 8
+
+
+def test_adapters_that_showed_to_be_sound_save_nobody_from_a_fault_of_its_own(desk: Desk) -> None:
+    sound = desk.ask(SHORT, max_tokens=100, sampling=OWN)
+    while not any(isinstance(one, Tokens) for one in desk.said[sound]):
+        desk.step()
+    broken = desk.ask(LONG, max_tokens=8, sampling=PLAIN)
+    draw = desk.worker._draw
+
+    def draw_none(answer: Answer, logits: Logits, position: int, now: int) -> None:
+        draw(answer, np.full_like(logits, np.nan) if answer.request.id == broken else logits, position, now)
+
+    desk.worker._draw = draw_none  # type: ignore[method-assign]
+    desk.finish(broken)
+    assert failure(desk, broken) == (FailureKind.INTERNAL, False)
+    assert not desk.is_over(sound)
+    desk.finish(sound)
+    assert len(desk.result(sound)[0]) == 100
+    assert clears(desk) == 2
