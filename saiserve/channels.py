@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn, TypeVar
 
 import trio
 
@@ -21,3 +23,21 @@ async def put(channel: trio.MemorySendChannel[T], item: T) -> None:
         channel.send_nowait(item)
     except trio.WouldBlock:
         await channel.send(item)
+
+
+def received(receive_nowait: Callable[[], T]) -> list[T]:
+    """Return what has come, without waiting for anything."""
+    items: list[T] = []
+    with suppress(trio.WouldBlock, trio.EndOfChannel):
+        while True:
+            items.append(receive_nowait())
+    return items
+
+
+def nothing() -> NoReturn:
+    """Stand in for `receive_nowait` where what has come cannot be told.
+
+    Raises:
+        trio.WouldBlock: always.
+    """
+    raise trio.WouldBlock

@@ -12,9 +12,9 @@ from typing import Final
 import psutil
 import trio
 
-LAG_INTERVAL_S: Final = 0.05
+LAG_INTERVAL_S: Final = 0.2
 """How often the loop is asked to be on time. Each time takes a core from an engine for a moment."""
-LAG_SAMPLES: Final = 1200
+LAG_SAMPLES: Final = 300
 """One minute of samples."""
 
 

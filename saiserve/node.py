@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from saiserve.chat.request import GenerationRequest
 from saiserve.config import Settings
-from saiserve.dispatch.choice import clock_ns
+from saiserve.dispatch.clock import clock_ns
 from saiserve.dispatch.dispatcher import Dispatcher
 from saiserve.dispatch.suspects import Suspects
 from saiserve.engines.engine import HopError

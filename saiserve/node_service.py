@@ -15,11 +15,12 @@ import trio
 from saiserve import limits
 from saiserve.api.prepare import prepare
 from saiserve.api.service import Answer, ModelCard
+from saiserve.channels import nothing
 from saiserve.chat.events import AnswerEvent, AnswerFailed, Usage
 from saiserve.chat.prompt import prompt_of
 from saiserve.chat.request import GenerationRequest
 from saiserve.chat.template_ways import ways_numbered
-from saiserve.dispatch.choice import clock_ns
+from saiserve.dispatch.clock import clock_ns
 from saiserve.dispatch.dispatcher import Answer as DispatchedAnswer
 from saiserve.dispatch.ports import Fitted
 from saiserve.dispatch.refusals import final_error, passing_error
@@ -46,13 +47,25 @@ class _Watched:
 
     def __init__(self, events: AsyncIterator[AnswerEvent]) -> None:
         self._events = events
+        self._receive_nowait: Callable[[], AnswerEvent] = getattr(events, "receive_nowait", nothing)
         self.outcome = "cancelled"
 
     def __aiter__(self) -> AsyncIterator[AnswerEvent]:
         return self
 
     async def __anext__(self) -> AnswerEvent:
-        event = await anext(self._events)
+        return self._noted(await anext(self._events))
+
+    def receive_nowait(self) -> AnswerEvent:
+        """The next event, if it has come.
+
+        Raises:
+            trio.WouldBlock: it has not, or that cannot be told.
+            trio.EndOfChannel: there is none.
+        """
+        return self._noted(self._receive_nowait())
+
+    def _noted(self, event: AnswerEvent) -> AnswerEvent:
         if isinstance(event, Usage):
             self.outcome = "done"
         elif isinstance(event, AnswerFailed):

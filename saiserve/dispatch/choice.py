@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 
@@ -16,8 +15,10 @@ from saiserve.chat.events import AnswerEvent, PromptProgress, Relayed
 from saiserve.chat.prompt import prompt_of
 from saiserve.chat.reasoning import ReasoningCount
 from saiserve.chat.request import GenerationRequest
-from saiserve.dispatch.attempt import NS, Attempt
+from saiserve.dispatch.attempt import NS
+from saiserve.dispatch.clock import clock_ns
 from saiserve.dispatch.failover import Done, Fail, Failover, Route, Start
+from saiserve.dispatch.listening import Listening
 from saiserve.dispatch.pace import Pace
 from saiserve.dispatch.ports import Fit, FleetNews, Places
 from saiserve.dispatch.waiting import WaitingRoom
@@ -44,11 +45,6 @@ _SETTLE_S = 0.02
 log = logging.getLogger(__name__)
 
 Emit = Callable[[AnswerEvent], Awaitable[None]]
-
-
-def clock_ns() -> int:
-    """This process's monotonic time in nanoseconds, virtual in tests."""
-    return round(trio.current_time() * NS)
 
 
 class ChoiceRunner:
@@ -152,11 +148,12 @@ class ChoiceRunner:
         self._news.started(start.candidate, self._request)
         try:
             async with trio.open_nursery() as nursery:
-                scope = nursery.cancel_scope
+                listening = Listening(start.attempt)
+                nursery.start_soon(listening.until_too_long, nursery.cancel_scope)
                 if start.candidate.placement is Placement.PEER:
-                    nursery.start_soon(self._watch_member, start, scope)
-                await self._converse(engine, start, scope, line)
-                scope.cancel()
+                    nursery.start_soon(self._watch_member, start, listening)
+                await self._converse(engine, start, listening, line)
+                nursery.cancel_scope.cancel()
             deadline = start.attempt.next_deadline()
             if deadline is not None:
                 start.attempt.advance(deadline)
@@ -167,29 +164,27 @@ class ChoiceRunner:
             if last is not None:
                 self._news.reported(start.candidate, last.load)
 
-    async def _watch_member(self, start: Start, scope: trio.CancelScope) -> None:
+    async def _watch_member(self, start: Start, listening: Listening) -> None:
         """Tell the attempt the cluster's verdicts; a shorter wait takes effect at once."""
         while True:
             start.attempt.member_is_dead(self._news.is_dead(start.candidate))
-            if scope.deadline != math.inf:
-                _arm(scope, start.attempt)
+            listening.look_again()
             await self._news.changed()
 
-    async def _converse(self, engine: Source, start: Start, scope: trio.CancelScope, line: ExitStack) -> None:
+    async def _converse(self, engine: Source, start: Start, listening: Listening, line: ExitStack) -> None:
         attempt = start.attempt
         try:
-            _arm(scope, attempt)
             async with engine.generate(self._fitted(start)) as messages:
                 attempt.sent(clock_ns())
-                _arm(scope, attempt)
+                listening.look_again()
                 async for message in messages:
-                    scope.deadline = math.inf
+                    listening.is_kept = True
                     if attempt.receive(clock_ns(), message):
                         await self._take(engine, start, message, line)
                     if attempt.is_over:
                         return
                     attempt.reader_caught_up(clock_ns())
-                    _arm(scope, attempt)
+                    listening.is_kept = False
             attempt.hop_failed(sent=True, detail="the stream ended without a last message")
         except HopError as error:
             attempt.hop_failed(sent=error.sent, detail=str(error))
@@ -312,8 +307,3 @@ def engine_stops(request: GenerationRequest) -> tuple[str, ...]:
     An engine sees tokens and knows no reasoning, so that the entry node alone watches such an answer.
     """
     return () if request.reasoning_marks is not None else request.stop
-
-
-def _arm(scope: trio.CancelScope, attempt: Attempt) -> None:
-    deadline = attempt.next_deadline()
-    scope.deadline = math.inf if deadline is None else deadline / NS

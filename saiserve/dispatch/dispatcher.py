@@ -18,7 +18,8 @@ from saiserve.chat.events import AnswerEvent, AnswerFailed, Started, TextDelta, 
 from saiserve.chat.prompt import prompt_of
 from saiserve.chat.request import GenerationRequest
 from saiserve.dispatch.attempt import Deadlines
-from saiserve.dispatch.choice import ChoiceRunner, clock_ns, engine_stops
+from saiserve.dispatch.choice import ChoiceRunner, engine_stops
+from saiserve.dispatch.clock import clock_ns
 from saiserve.dispatch.deliberation import Deliberation
 from saiserve.dispatch.failover import AttemptRecord, Failover
 from saiserve.dispatch.ports import Fit, FleetNews, Places, Route, Steps

@@ -10,7 +10,7 @@ from typing import Final
 import trio
 
 from saiserve import limits
-from saiserve.dispatch.choice import clock_ns
+from saiserve.dispatch.clock import clock_ns
 from saiserve.dispatch.suspects import GuardedEngine, Suspects
 from saiserve.errors import SettingsError
 from saiserve.fleet.facts import ModelState

@@ -101,9 +101,7 @@ class Child:
 
     async def _read(self, receive: Callable[[FromProcess], None]) -> FailureKind:
         while True:
-            data = b""
-            with contextlib.suppress(trio.BrokenResourceError):
-                data = await self._stream.receive_some(READ_BYTES)
+            data = await self._receive()
             if not data:
                 return FailureKind.CRASH
             self._heard_at = trio.current_time()
@@ -115,6 +113,17 @@ class Child:
                 return FailureKind.CRASH
             for message in messages:
                 receive(message)
+
+    async def _receive(self) -> bytes:
+        """What has come; nothing at the end. Every token comes alone, and a stream would first look for it in vain."""
+        while True:
+            await trio.lowlevel.wait_readable(self._stream.socket)
+            try:
+                return os.read(self._stream.socket.fileno(), READ_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return b""
 
     async def _write(self) -> None:
         with contextlib.suppress(trio.BrokenResourceError):

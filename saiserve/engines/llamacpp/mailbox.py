@@ -37,7 +37,7 @@ class Mailbox:
         """When the last message came, or the request was made."""
         self._messages: deque[msgspec.Struct] = deque()
         self._broken: HopError | None = None
-        self._arrived = trio.Event()
+        self._readers = trio.lowlevel.ParkingLot()
 
     def put(self, message: msgspec.Struct) -> None:
         """Add a message; never waits."""
@@ -54,7 +54,7 @@ class Mailbox:
             self._messages[-1] = merged(last, message)
         else:
             self._messages.append(message)
-        self._arrived.set()
+        self._readers.unpark_all()
 
     def process_ended(self, kind: FailureKind, detail: str) -> None:
         """The engine process is gone, for this reason; nothing more comes.
@@ -64,7 +64,7 @@ class Mailbox:
         """
         if not self.streams:
             self._broken = HopError(detail, sent=True)
-            self._arrived.set()
+            self._readers.unpark_all()
         elif kind is FailureKind.UNLOADED and not self.accepted:
             self.put(Refused(self.request_id, RefusalReason.NO_MODEL, detail))
         else:
@@ -75,8 +75,7 @@ class Mailbox:
         while not self._messages:
             if self._broken is not None:
                 raise self._broken
-            self._arrived = trio.Event()
-            await self._arrived.wait()
+            await self._readers.park()
         return self._messages.popleft()
 
 

@@ -11,7 +11,7 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio import serve
 
-from saiserve.dispatch.choice import clock_ns
+from saiserve.dispatch.clock import clock_ns
 from saiserve.dispatch.suspects import GuardedEngine, Suspects
 from saiserve.engines.messages import Generate, Prompt, Sampling
 from saiserve.engines.simulated import SimulatedEngine, SimulatedSettings

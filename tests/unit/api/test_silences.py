@@ -11,10 +11,12 @@ import trio
 from saiserve.api.chat_calls import CallForm
 from saiserve.api.chat_reply import ChatHead, ChatStreamEncoder
 from saiserve.api.messages_reply import MessageStreamEncoder
+from saiserve.api.outlet import Encoder
 from saiserve.api.prepare import Prepared
 from saiserve.api.responses_reply import ResponseEncoder
-from saiserve.api.sse import Encoder, Streamed
+from saiserve.api.sse import Streamed
 from saiserve.chat.events import (
+    AnswerFailed,
     ChoiceFinished,
     ReasoningDelta,
     Started,
@@ -26,6 +28,7 @@ from saiserve.chat.events import (
 )
 from saiserve.chat.request import Dialect, GenerationRequest
 from saiserve.engines.messages import Sampling
+from saiserve.errors import ApiError, ErrorKind
 from tests.fakes.service import Pause, ScriptedService, Step
 
 pytestmark = pytest.mark.autojump
@@ -124,3 +127,18 @@ async def test_a_stream_that_shows_something_each_second_is_never_pinged(encoder
 async def test_a_client_that_reads_slowly_is_not_silent() -> None:
     steps: list[Step] = [Started(1, 0), *each_second(20, TextDelta(0, "a")), *ended(StopKind.END)]
     assert pings(await bodies(chat(), steps, slow_s=10.0)) == 0
+
+
+async def test_what_comes_while_a_comment_is_still_being_taken_waits_for_its_end() -> None:
+    steps: list[Step] = [Started(1, 0), Pause(KEEPALIVE_S + 1), TextDelta(0, "a"), *ended(StopKind.END)]
+    got = await bodies(chat(), steps, slow_s=5.0)
+    assert [at for at, _ in got[:2]] == [KEEPALIVE_S + 5.0, KEEPALIVE_S + 10.0]
+    assert got[0][1].endswith(b":\n\n")
+    assert b'"a"' in got[1][1]
+
+
+async def test_a_stream_that_fails_while_its_first_comment_is_taken_says_so_inside() -> None:
+    steps: list[Step] = [Pause(KEEPALIVE_S + 1), AnswerFailed(ApiError(ErrorKind.BUSY, "gone"))]
+    got = await bodies(chat(), steps, slow_s=5.0)
+    assert [at for at, _ in got[:2]] == [KEEPALIVE_S + 5.0, KEEPALIVE_S + 10.0]
+    assert b"gone" in got[1][1]

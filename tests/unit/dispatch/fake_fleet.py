@@ -9,7 +9,7 @@ import trio
 
 from saiserve.chat.events import AnswerEvent, AnswerFailed, ChoiceFinished, TextDelta, Usage
 from saiserve.chat.request import Dialect, GenerationRequest, Message, Role, TextPart
-from saiserve.dispatch.choice import clock_ns
+from saiserve.dispatch.clock import clock_ns
 from saiserve.dispatch.dispatcher import Dispatcher
 from saiserve.dispatch.suspects import GuardedEngine, Suspects
 from saiserve.engines.engine import Engine

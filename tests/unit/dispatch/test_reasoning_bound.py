@@ -12,7 +12,7 @@ from fake_fleet import FakeFleet, finish_of, request_of, text_of, usage_of
 from saiserve.chat.events import StopKind, TextDelta
 from saiserve.chat.reasoning import ReasoningCount
 from saiserve.chat.request import GenerationRequest, ReasoningMarks
-from saiserve.dispatch.choice import clock_ns
+from saiserve.dispatch.clock import clock_ns
 from saiserve.dispatch.suspects import GuardedEngine
 from saiserve.engines.messages import (
     Count,

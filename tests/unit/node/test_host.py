@@ -33,5 +33,5 @@ async def test_an_idle_loop_is_never_late() -> None:
     lag = LoopLag()
     with trio.move_on_after(10):
         await lag.run()
-    assert 190 <= len(lag._samples) <= 10 / LAG_INTERVAL_S
+    assert 0.9 * 10 / LAG_INTERVAL_S <= len(lag._samples) <= 10 / LAG_INTERVAL_S
     assert lag.percentile(1.0) == pytest.approx(0.0, abs=1e-6)
