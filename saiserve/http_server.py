@@ -24,7 +24,7 @@ from starlette.routing import Route
 from saiserve.api.admin import admin_routes
 from saiserve.api.context import Api
 from saiserve.api.cors import Origins
-from saiserve.api.http import Message, Receive, Scope, Send
+from saiserve.api.http import SEND_PIECE, Message, Receive, Scope, Send
 from saiserve.api.image_hosts import ImageHosts
 from saiserve.api.remote_images import RemoteImages
 from saiserve.api.responses_kept import CALL as RESPONSE_CALL
@@ -129,6 +129,7 @@ def finish_sends(app: AsgiApp) -> AsgiApp:
             else:
                 await send(message)
 
+        scope[SEND_PIECE] = send
         await app(scope, receive, send_whole)
 
     return finishing

@@ -29,6 +29,9 @@ Send = Callable[[Message], Awaitable[None]]
 
 logger = logging.getLogger("saiserve.api")
 
+SEND_PIECE = "saiserve.send_piece"
+"""Where the server puts `Call.send_piece` into the scope."""
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
 
 
@@ -53,6 +56,8 @@ class Call:
     style: ErrorStyle
     unique_id: str = ""
     """Drawn here for each request; the request id too, unless the client sent one of its own."""
+    send_piece: Send | None = None
+    """Sends a middle piece of a body past what only looks at a reply's head and end; a stream has one for every token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,7 @@ class Endpoint:
             key_name=scope.get("saiserve.key_name", ""),
             style=error_style(scope["path"]),
             unique_id=scope.get("saiserve.unique_id", ""),
+            send_piece=scope.get(SEND_PIECE),
         )
         await until_client_gone(receive, self._respond, call, send)
 

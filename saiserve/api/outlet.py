@@ -34,12 +34,15 @@ class Encoder(Protocol):
 class Outlet:
     """Writes one stream. Two tasks use it: one brings events, one fills silences; neither writes into the other's bytes."""
 
-    def __init__(self, encoder: Encoder, send: Send) -> None:
-        self.turn = trio.Lock()
-        """Held by whoever writes."""
+    def __init__(self, encoder: Encoder, send: Send, send_piece: Send | None = None) -> None:
+        """`send_piece`, where there is one, is a shorter way for what lies between a reply's head and its end."""
         self._encoder = encoder
         self._encode = _Encoding(encoder)
         self._send = send
+        self._send_piece = send_piece or send
+        self._is_taking = False
+        self._comment: trio.Event | None = None
+        """While a silence is being filled; set when that is done."""
         self._route = ""
         self._waiting: list[AnswerEvent] = []
         self._is_open = False
@@ -54,14 +57,13 @@ class Outlet:
         self._waiting += events
         if not (self._is_open or _shows(self._waiting)):
             return
-        try:
-            self.turn.acquire_nowait()
-        except trio.WouldBlock:
-            await self.turn.acquire()
+        if self._comment is not None:
+            await self._comment.wait()
+        self._is_taking = True
         try:
             await self._write()
         finally:
-            self.turn.release()
+            self._is_taking = False
 
     async def fill_silences(self, silence_s: float) -> None:
         """Write something harmless after each silence. One task a stream costs less than a deadline a token."""
@@ -73,9 +75,16 @@ class Outlet:
                 due = self._sent_at + silence_s
                 continue
             due = now + silence_s
-            if not self.turn.locked():  # bytes that a slow client has not taken yet are no silence
-                async with self.turn:
-                    await self._write(is_silent=True)
+            if not self._is_taking:  # bytes that a slow client has not taken yet are no silence
+                self._comment = trio.Event()
+                await self._write(is_silent=True)
+                self._comment.set()
+                self._comment = None
+
+    async def until_filled(self) -> None:
+        """Wait for a comment that is being written: it is never left in its middle."""
+        if self._comment is not None:
+            await self._comment.wait()
 
     async def fail(self, error: ApiError) -> None:
         """Say in the stream that the answer ended too early.
@@ -107,7 +116,7 @@ class Outlet:
         if not self._is_open:
             self._is_open = True
             await self._send(_stream_start(self._route))
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._send_piece({"type": "http.response.body", "body": data, "more_body": True})
         self._sent_at = trio.current_time()
 
 

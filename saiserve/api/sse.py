@@ -66,12 +66,12 @@ class Streamed:
         Raises:
             ApiError: before the first byte.
         """
-        outlet = Outlet(self.encoder, send)
+        outlet = Outlet(self.encoder, send, call.send_piece)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(outlet.fill_silences, self.keepalive_s)
             failure = await _each(self.service, self.prepared, outlet.note_route, outlet.take)
-            async with outlet.turn:  # never in the middle of a comment
-                nursery.cancel_scope.cancel()
+            await outlet.until_filled()
+            nursery.cancel_scope.cancel()
         if failure is not None:
             await outlet.fail(failure)
         await outlet.close()

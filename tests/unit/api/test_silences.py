@@ -10,6 +10,8 @@ import trio
 
 from saiserve.api.chat_calls import CallForm
 from saiserve.api.chat_reply import ChatHead, ChatStreamEncoder
+from saiserve.api.errors import ErrorStyle
+from saiserve.api.http import Call
 from saiserve.api.messages_reply import MessageStreamEncoder
 from saiserve.api.outlet import Encoder
 from saiserve.api.prepare import Prepared
@@ -34,6 +36,7 @@ from tests.fakes.service import Pause, ScriptedService, Step
 pytestmark = pytest.mark.autojump
 
 KEEPALIVE_S = 15.0
+CALL_IN = Call("POST", "/v1/chat/completions", {}, {}, {}, b"", "r", "", ErrorStyle.OPENAI)
 ECHO = {"model": "smol", "tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
 REQUEST = GenerationRequest("r", Dialect.CHAT, "smol", Sampling(1))
 
@@ -85,7 +88,7 @@ async def bodies(encoder: Encoder, steps: list[Step], *, slow_s: float = 0.0) ->
 
     service = ScriptedService(lambda request: steps)
     streamed = Streamed(service, Prepared(REQUEST, lambda event: [event]), encoder, KEEPALIVE_S)
-    await streamed.send(None, send)  # type: ignore[arg-type]
+    await streamed.send(CALL_IN, send)
     return got
 
 
