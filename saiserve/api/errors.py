@@ -84,9 +84,12 @@ def error_object(
 ) -> dict[str, Any]:
     """Return the error's JSON object. Values are always valid Unicode, whatever the message quotes.
 
-    `field` is where the route's prompt is: the one that an overflow is told of, with its place among several.
+    `field` is where the route's prompt is: the one that an overflow is told of unless the error names another, with its
+    place among several.
     """
-    if error.index is not None:
+    if error.param is not None:
+        field = error.param
+    elif error.index is not None:
         field = f"{field}[{error.index}]"
     message = printable(_message(error, style, field))
     if style is ErrorStyle.ANTHROPIC:

@@ -41,7 +41,7 @@ class Outlet:
         self._send = send
         self._send_piece = send_piece or send
         self._is_taking = False
-        self._comment: trio.Event | None = None
+        self._filling: trio.Event | None = None
         """While a silence is being filled; set when that is done."""
         self._route = ""
         self._waiting: list[AnswerEvent] = []
@@ -57,8 +57,8 @@ class Outlet:
         self._waiting += events
         if not (self._is_open or _shows(self._waiting)):
             return
-        if self._comment is not None:
-            await self._comment.wait()
+        if self._filling is not None:
+            await self._filling.wait()
         self._is_taking = True
         try:
             await self._write()
@@ -76,15 +76,15 @@ class Outlet:
                 continue
             due = now + silence_s
             if not self._is_taking:  # bytes that a slow client has not taken yet are no silence
-                self._comment = trio.Event()
+                self._filling = trio.Event()
                 await self._write(is_silent=True)
-                self._comment.set()
-                self._comment = None
+                self._filling.set()
+                self._filling = None
 
     async def until_filled(self) -> None:
         """Wait for a comment that is being written: it is never left in its middle."""
-        if self._comment is not None:
-            await self._comment.wait()
+        if self._filling is not None:
+            await self._filling.wait()
 
     async def fail(self, error: ApiError) -> None:
         """Say in the stream that the answer ended too early.
@@ -107,8 +107,8 @@ class Outlet:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, *, is_silent: bool = False) -> None:
-        data = b"".join(map(self._encode, self._waiting))
-        self._waiting.clear()
+        waiting, self._waiting = self._waiting, []  # what an encoder fails at is not tried again
+        data = b"".join(map(self._encode, waiting))
         if is_silent:
             data += self._encoder.keepalive()
         if not data:

@@ -45,9 +45,14 @@ async def rerank(api: Api, call: Call) -> Reply:
     documents = _documents(body)
     origin = api.origin(call)
     model = origin.model(body.model)
-    embedded = await api.service.embed(
-        model, (body.query, *documents), request_id=origin.request_id, key_name=call.key_name, pooling="rank"
-    )
+    try:
+        embedded = await api.service.embed(
+            model, (body.query, *documents), request_id=origin.request_id, key_name=call.key_name, pooling="rank"
+        )
+    except ApiError as error:
+        if error.index is not None:
+            error.param = f"{_field(body)}[{error.index}]"
+        raise
     scores = _scores(embedded, len(documents))
     most = body.top_n if body.top_n is not None else body.top_k
     order = sorted(range(len(scores)), key=lambda index: -scores[index])[:most]
@@ -68,15 +73,19 @@ async def rerank(api: Api, call: Call) -> Reply:
     )
 
 
+def _field(body: RerankBody) -> str:
+    return "documents" if body.documents is not None or body.texts is None else "texts"
+
+
 def _documents(body: RerankBody) -> list[str]:
-    given = body.documents if body.documents is not None else body.texts
+    given, field = body.documents if body.documents is not None else body.texts, _field(body)
     if not given or len(given) > limits.EMBEDDING_INPUTS_MAX:
-        raise invalid(f"documents: 1 to {limits.EMBEDDING_INPUTS_MAX} documents are taken.", "documents")
+        raise invalid(f"{field}: 1 to {limits.EMBEDDING_INPUTS_MAX} documents are taken.", field)
     documents = [one if isinstance(one, str) else one.text for one in given]
     if not body.query:
         raise invalid("query: must not be empty.", "query")
     if not all(documents):
-        raise invalid(f"documents[{documents.index('')}]: must not be empty.", "documents")
+        raise invalid(f"{field}[{documents.index('')}]: must not be empty.", field)
     return documents
 
 

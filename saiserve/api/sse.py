@@ -69,7 +69,7 @@ class Streamed:
         outlet = Outlet(self.encoder, send, call.send_piece)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(outlet.fill_silences, self.keepalive_s)
-            failure = await _each(self.service, self.prepared, outlet.note_route, outlet.take)
+            failure = await _answered(self.service, self.prepared, outlet.note_route, outlet.take)
             await outlet.until_filled()
             nursery.cancel_scope.cancel()
         if failure is not None:
@@ -105,7 +105,7 @@ class Whole:
                 else:
                     self.collector.add(event)
 
-        failure = await _each(self.service, self.prepared, note, collect)
+        failure = await _answered(self.service, self.prepared, note, collect)
         if failure is not None:
             raise failure
         headers = (("x-sai-route", header_text(route).decode()),) if route else ()
@@ -113,7 +113,7 @@ class Whole:
         await send_reply(send, Reply(body, headers=headers))
 
 
-async def _each(
+async def _answered(
     service: Answering,
     prepared: Prepared,
     opened: Callable[[str], None],
@@ -142,8 +142,12 @@ async def _pass_on(
     """All that has come goes on at once."""
     more = getattr(events, "receive_nowait", nothing)
     async for raw in events:
-        parsed = [event for each in (raw, *received(more)) for event in parse(each)]
-        await take([event for event in parsed if not isinstance(event, AnswerFailed)])
+        parsed: list[AnswerEvent] = []
+        try:
+            for each in (raw, *received(more)):
+                parsed += parse(each)
+        finally:  # what came before one that cannot be parsed is passed on
+            await take([event for event in parsed if not isinstance(event, AnswerFailed)])
         for event in parsed:
             if isinstance(event, AnswerFailed):
                 return event.error

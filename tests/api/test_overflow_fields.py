@@ -124,3 +124,13 @@ async def test_so_does_one_in_the_middle_of_a_stream(path: str) -> None:
     last = json.loads(server_sent(reply.content)[-1][1])
     error = last["response"]["error"] if path == "/v1/responses" else last["error"]
     assert f"However, your {overflowing_field(path)} resulted in 900 tokens." in error["message"]
+
+
+async def test_documents_sent_as_texts_are_told_of_as_texts() -> None:
+    texts = {"model": "smol", "query": "x", "texts": ["y", "z"]}
+    async with serving(Full(index=1)) as served, served.http() as http:
+        error = (await http.post("/rerank", json=texts)).json()["error"]
+        empty = (await http.post("/rerank", json={**texts, "texts": ["y", ""]})).json()["error"]
+    assert error["param"] == "texts[1]"
+    assert "texts[1]" in error["message"]
+    assert empty["param"] == "texts"

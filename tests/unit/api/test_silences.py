@@ -127,9 +127,10 @@ async def test_a_stream_that_shows_something_each_second_is_never_pinged(encoder
     assert pings(await bodies(encoder, steps)) == 0
 
 
-async def test_a_client_that_reads_slowly_is_not_silent() -> None:
+@pytest.mark.parametrize("slow_s", [10.0, 40.0])
+async def test_a_client_that_reads_slowly_is_not_silent(slow_s: float) -> None:
     steps: list[Step] = [Started(1, 0), *each_second(20, TextDelta(0, "a")), *ended(StopKind.END)]
-    assert pings(await bodies(chat(), steps, slow_s=10.0)) == 0
+    assert pings(await bodies(chat(), steps, slow_s=slow_s)) == 0
 
 
 async def test_what_comes_while_a_comment_is_still_being_taken_waits_for_its_end() -> None:
@@ -140,8 +141,9 @@ async def test_what_comes_while_a_comment_is_still_being_taken_waits_for_its_end
     assert b'"a"' in got[1][1]
 
 
-async def test_a_stream_that_fails_while_its_first_comment_is_taken_says_so_inside() -> None:
-    steps: list[Step] = [Pause(KEEPALIVE_S + 1), AnswerFailed(ApiError(ErrorKind.BUSY, "gone"))]
+@pytest.mark.parametrize("how", [AnswerFailed, lambda error: error])
+async def test_a_stream_that_fails_while_its_first_comment_is_taken_says_so_inside(how: Any) -> None:
+    steps: list[Step] = [Pause(KEEPALIVE_S + 1), how(ApiError(ErrorKind.BUSY, "gone"))]
     got = await bodies(chat(), steps, slow_s=5.0)
     assert [at for at, _ in got[:2]] == [KEEPALIVE_S + 5.0, KEEPALIVE_S + 10.0]
     assert b"gone" in got[1][1]

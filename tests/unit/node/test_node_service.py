@@ -12,7 +12,8 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from saiserve import limits
-from saiserve.chat.events import AnswerFailed, ChoiceFinished, Started, TextDelta, Usage
+from saiserve.channels import received
+from saiserve.chat.events import AnswerEvent, AnswerFailed, ChoiceFinished, Started, TextDelta, Usage
 from saiserve.engines.engine import Heard, unheard
 from saiserve.engines.messages import Count, Counted, Embed, Embedded, RefusalReason, Refused
 from saiserve.engines.simulated import SimulatedEngine
@@ -20,7 +21,7 @@ from saiserve.errors import ApiError, ErrorKind, SettingsError
 from saiserve.logs import ROUTE_LOGGER
 from saiserve.metering.metrics import METRICS, NodeMetrics, Tally
 from saiserve.models.catalog import Catalog, builtin_catalog
-from saiserve.node_service import SIDE_QUESTION_S, NodeService
+from saiserve.node_service import SIDE_QUESTION_S, NodeService, _Watched
 from swimcluster import Address, Config, open_cluster
 from swimcluster.transport.udp import open_udp_transport
 from tests.fakes.node import chat, make_node, running
@@ -316,3 +317,13 @@ async def test_a_node_in_a_cluster_shows_what_swimcluster_counts_and_each_metric
     assert len(names) == len(set(names))
     assert {"swimcluster_probes_failed", "swimcluster_isolated", "saiserve_members"} <= set(names)
     assert 'swimcluster_member_state{member="node-a"} 0' in text
+
+
+async def test_an_end_that_is_taken_in_passing_is_counted() -> None:
+    writer, reader = trio.open_memory_channel[AnswerEvent](4)
+    for event in (TextDelta(0, "a"), Usage(1, 0, 1)):
+        writer.send_nowait(event)
+    watched = _Watched(reader)
+    assert isinstance(await anext(watched), TextDelta)
+    assert received(watched.receive_nowait) == [Usage(1, 0, 1)]
+    assert watched.outcome == "done"
