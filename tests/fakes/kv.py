@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from saiserve.engines.llamacpp.kv import DecodeOutcome, Family, KvCache, Row
+from saiserve.engines.llamacpp.saved_state import SavedState
 
 IDS_MAX = 256
 """llama.cpp aborts the process beyond."""
@@ -232,7 +233,7 @@ class FakeKv:
         seen = self.states.seen.get(sequence) if self.states is not None else None
         return pickle.dumps((partial, None if partial else self.full.tokens(sequence), windowed, seen))
 
-    def restore(self, sequence: int, blob: bytes, *, partial: bool) -> bool:
+    def restore(self, sequence: int, blob: SavedState, *, partial: bool) -> bool:
         self._check_id(sequence)
         self.calls["restore"] += 1
         was_partial, full, windowed, seen = pickle.loads(blob)

@@ -19,6 +19,7 @@ from saiserve.engines.llamacpp.batch_arrays import BatchArrays, Logits
 from saiserve.engines.llamacpp.kv import SEQUENCE_IDS_MAX, DecodeOutcome, Family, Row
 from saiserve.engines.llamacpp.mixed_rows import cut_rows
 from saiserve.engines.llamacpp.native import failure_reason
+from saiserve.engines.llamacpp.saved_state import SavedState, room_for
 from saiserve.engines.llamacpp.weights import LlamaModel, LoadError
 
 STATE_PARTIAL = 1
@@ -109,19 +110,19 @@ class LlamaContext:
         low = int(llama_cpp.llama_memory_seq_pos_min(self._memory, native_id))
         return low, int(llama_cpp.llama_memory_seq_pos_max(self._memory, native_id))
 
-    def save(self, sequence: int, *, partial: bool) -> bytes:
+    def save(self, sequence: int, *, partial: bool) -> SavedState:
         """The sequence's state as bytes."""
         self._check_stored(sequence)
         flags = STATE_PARTIAL if partial else 0
         size = int(llama_cpp.llama_state_seq_get_size_ext(self._handle, sequence, flags))
-        buffer = np.empty(size, np.uint8)
-        pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        memory = room_for(size)
+        pointer = np.frombuffer(memory, np.uint8).ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         written = int(llama_cpp.llama_state_seq_get_data_ext(self._handle, pointer, size, sequence, flags))
         if written == 0:
             raise MemoryError(f"the state of sequence {sequence} could not be saved")
-        return buffer[:written].tobytes()
+        return memory[:written]
 
-    def restore(self, sequence: int, blob: bytes, *, partial: bool) -> bool:
+    def restore(self, sequence: int, blob: SavedState, *, partial: bool) -> bool:
         """Put a saved state into a sequence; False when it did not fit, and the sequence is empty then."""
         self._check_stored(sequence)
         if not blob:

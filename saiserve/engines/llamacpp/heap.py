@@ -1,4 +1,4 @@
-"""Has the C library give back what large blocks held, so that saved prefixes leave no holes in the heap."""
+"""Has the C library give back what large blocks held: messages, prompts, whatever does not map its memory by itself."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ M_MMAP_THRESHOLD = -3
 def map_large_blocks() -> bool:
     """Fix glibc's thresholds; False where the C library has none.
 
-    By itself the one for mapping grows up to 32 MiB with what was freed. Saved prefixes, megabytes each and all of
-    different sizes, then lie in the heap, and a store of constant size holds more and more memory. The one for giving
+    By itself the one for mapping grows up to 32 MiB with what was freed. Blocks of megabytes, all of different sizes,
+    then lie in the heap and leave holes there. The one for giving
     back the heap's end follows it only while neither is fixed, and would stay at 128 KiB: arrays of megabytes would be
     given back after each token and faulted in, page by page, for the next.
     """

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from saiserve.engines.llamacpp.prefix_tree import Node
+from saiserve.engines.llamacpp.saved_state import SavedState
 
 
 @dataclass(eq=False, slots=True)
@@ -19,7 +20,7 @@ class Blob:
     """The state of tokens [start, end) of some prefix, or with `is_checkpoint` the state at exactly `end`."""
 
     id: int
-    data: bytes
+    data: SavedState
     start: int
     end: int
     isolation: str
@@ -53,7 +54,7 @@ class HostStore:
     def put(
         self,
         now: int,
-        data: bytes,
+        data: SavedState,
         *,
         start: int,
         end: int,

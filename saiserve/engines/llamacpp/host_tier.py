@@ -13,6 +13,7 @@ from saiserve.engines.llamacpp.host_store import Blob, HostStore
 from saiserve.engines.llamacpp.kv import Family, KvCache
 from saiserve.engines.llamacpp.prefix_tree import Forest, Node
 from saiserve.engines.llamacpp.reuse import Choice, Held, Segment
+from saiserve.engines.llamacpp.saved_state import SavedState
 
 MOVE_BYTES = 64 * 1024 * 1024
 """Bytes of one unhurried move: some 7 ms on the machines measured, so that running streams hardly notice."""
@@ -116,7 +117,7 @@ class HostTier:
             return Saved.NO_ROOM
         return Saved.WHOLE if end == held.ready else Saved.PARTLY
 
-    def _keep(self, now: int, held: Held, data: bytes, *, start: int, end: int, parent: Blob | None = None) -> bool:
+    def _keep(self, now: int, held: Held, data: SavedState, *, start: int, end: int, parent: Blob | None = None) -> bool:
         self.moved_tokens += end - start
         self._bytes_per_token = len(data) / (end - start)
         blob = self.store.put(
@@ -150,7 +151,7 @@ class HostTier:
         self.store.touch(now, self.store.blobs[node.checkpoint])
         return True
 
-    def _keep_checkpoint(self, now: int, held: Held, place: int, data: bytes) -> None:
+    def _keep_checkpoint(self, now: int, held: Held, place: int, data: SavedState) -> None:
         blob = self.store.put(
             now, data, start=place, end=place, isolation=held.isolation, cost=place, is_checkpoint=True
         )

@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, Protocol
 
+from saiserve.engines.llamacpp.saved_state import SavedState
+
 
 class Family(enum.Enum):
     """How a model's memory may be reused; found by probing at load, not by name."""
@@ -87,11 +89,11 @@ class KvCache(Protocol):
         """Smallest and largest position present, (−1, −1) when empty; for recurrent memories min may exceed max."""
         ...
 
-    def save(self, sequence: int, *, partial: bool) -> bytes:
+    def save(self, sequence: int, *, partial: bool) -> SavedState:
         """The sequence's state as bytes; `partial` leaves out what a full-attention cache holds (checkpoints)."""
         ...
 
-    def restore(self, sequence: int, blob: bytes, *, partial: bool) -> bool:
+    def restore(self, sequence: int, blob: SavedState, *, partial: bool) -> bool:
         """Put a saved state into a sequence. False: it did not fit and the sequence is empty now."""
         ...
 
