@@ -19,9 +19,9 @@ def map_large_blocks() -> bool:
     """Fix glibc's thresholds; False where the C library has none.
 
     By itself the one for mapping grows up to 32 MiB with what was freed. Blocks of megabytes, all of different sizes,
-    then lie in the heap and leave holes there. The one for giving
-    back the heap's end follows it only while neither is fixed, and would stay at 128 KiB: arrays of megabytes would be
-    given back after each token and faulted in, page by page, for the next.
+    then lie in the heap and leave holes there. The one for giving back the heap's end follows it only while neither is
+    fixed, and would stay at 128 KiB: arrays of megabytes would be given back after each token and faulted in, page by
+    page, for the next.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
     return bool(mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)) and bool(mallopt(M_TRIM_THRESHOLD, KEPT_BYTES))
