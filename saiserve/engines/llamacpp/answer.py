@@ -41,8 +41,8 @@ class Answer:
     cached_tokens: int = 0
     prefilled: int = 0
     end: FinishReason | None = None
-    is_tried_again: bool = False
-    """Its output was no number once, and is computed again on a clean cache."""
+    probation: int = 0
+    """Good draws still due since it was tried again because its output was no number; 0: it may be tried again."""
     end_key: bytes = b""
     """Of the prompt whose first draw is to come; empty: its logits are not kept."""
     _text: Utf8Assembler = field(default_factory=Utf8Assembler)

@@ -30,8 +30,8 @@ class Pending:
     pool: Pool | None = None
     done: int = 0
     """Tokens of the first input computed."""
-    is_tried_again: bool = False
-    """Vectors of any of its inputs were no numbers once, and are computed again on a clean cache."""
+    probation: int = 0
+    """Not 0: vectors of any of its inputs were no numbers once, and are computed again on a clean cache."""
     is_apart: bool = False
     """A batch shared with others failed: from here on it is computed by itself."""
 

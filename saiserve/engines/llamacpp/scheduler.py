@@ -193,7 +193,7 @@ class Scheduler:
 
     @property
     def suspects(self) -> frozenset[str]:
-        """Adapters that may spoil the cache: of jobs that run and have drawn no token yet."""
+        """Adapters that may spoil the cache: of jobs that have computed rows and drawn no token since they started."""
         return frozenset(stream.job.adapter for stream in self._running.values() if stream.may_spoil)
 
     def start_over(self, now: int, *, is_explained: bool = False) -> None:
@@ -206,8 +206,8 @@ class Scheduler:
             raise RuntimeError("the cache cannot be cleared under a step")
         suspects = self.suspects
         for stream in list(self._running.values()):
-            self._leave(now, stream)
             stream.restarts += stream.may_spoil and not is_explained
+            self._leave(now, stream)
             if stream.restarts > RESTARTS_MAX:
                 self._end(stream)
                 self._notices.append(Spoilt(stream.job.id, suspects))
@@ -230,6 +230,7 @@ class Scheduler:
             stream = self._streams[job_id]
             stream.tokens.append(token)
             stream.drawn += 1
+            stream.has_drawn, stream.restarts = True, 0
             if stream.draft:
                 self._guesses.compare(stream, token)
 

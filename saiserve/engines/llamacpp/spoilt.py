@@ -14,6 +14,9 @@ from saiserve.engines.messages import FailureKind
 SPOILT_MAX = 8
 """Requests in a row whose output is no number, without adapters and on a clean cache: then it is the process that is broken."""
 
+FORGIVEN_AFTER = 256
+"""Good draws after which a request whose output was no number may be tried again once more: a clear is dear to all."""
+
 
 class CacheSpoiltError(Exception):
     """Nobody's output is a number, and a clean cache did not help."""
@@ -22,8 +25,8 @@ class CacheSpoiltError(Exception):
 class Tried(Protocol):
     """A request being computed."""
 
-    is_tried_again: bool
-    """Its output was no number once, and is computed again on a clean cache."""
+    probation: int
+    """Good draws still due since it was tried again on a clean cache; 0: it may be tried again."""
 
 
 class Verdict(NamedTuple):
@@ -62,8 +65,8 @@ class SpoiltCache:
         self.is_spoilt = True
         if suspects and not mix:
             return None
-        if not request.is_tried_again:
-            request.is_tried_again = True
+        if not request.probation:
+            request.probation = FORGIVEN_AFTER
             return None
         self._is_explained = True
         self._in_a_row += not mix

@@ -23,6 +23,7 @@ class Stream:
         "drafted",
         "drawn",
         "ended",
+        "has_drawn",
         "held",
         "job",
         "leader",
@@ -33,6 +34,7 @@ class Stream:
         "prefill_turn",
         "requeues",
         "restarts",
+        "reused",
         "serial",
         "started_at",
         "starts",
@@ -52,7 +54,11 @@ class Stream:
         """Ids that could have been reused when it came."""
         self.prefill_end = 0
         """Ids known when it last started: up to there it prefills, beyond it decodes."""
+        self.reused = 0
+        """Ids in the cache when it last started."""
         self.drawn = 0
+        self.has_drawn = False
+        """Whether a token was drawn since it last started."""
         self.lookup: Lookup | None = None
         self.draft: tuple[int, ...] = ()
         """Tokens computed beyond the last one drawn, as long as they may turn out right."""
@@ -62,7 +68,7 @@ class Stream:
         self.started_at = 0
         self.requeues = 0
         self.restarts = 0
-        """How often it was sent back because the cache was cleared while it was under suspicion."""
+        """How often it was sent back, with no token drawn between, because the cache was cleared under its suspicion."""
         self.chunk_max = 0
         """Prefill rows at most, 0: no own limit."""
         self.leader: Held | None = None
@@ -97,8 +103,8 @@ class Stream:
 
     @property
     def may_spoil(self) -> bool:
-        """Whether it may leave NaN in the cache unseen: it has adapters, and no token drawn has shown that they are sound."""
-        return bool(self.job.adapter) and self.drawn == 0
+        """Whether it may have left NaN in the cache unseen: rows computed with adapters, and no token drawn from them yet."""
+        return bool(self.job.adapter) and not self.has_drawn and self.ready > self.reused
 
     @property
     def waits_for_leader(self) -> bool:

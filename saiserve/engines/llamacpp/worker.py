@@ -250,7 +250,7 @@ class Worker:
         try:
             drawn = answer.draw(logits, position)
             self._spoilt.is_number()
-            answer.is_tried_again = False
+            answer.probation -= answer.probation > 0
             if answer.clock.first_token_at == 0:
                 answer.clock.first_token_at = now
                 self._timings.first_token.add(now - answer.clock.submitted_at)
@@ -350,7 +350,8 @@ class Worker:
                 self._fail(notice.job_id, "the model refused to compute this request's tokens")
             case Spoilt():
                 detail = "outputs were not numbers again and again while this request was computed"
-                self._fail(notice.job_id, *verdict(detail, self._mix(answer), notice.suspects))
+                mix = "" if answer.count else self._mix(answer)  # with these scales it has drawn tokens before
+                self._fail(notice.job_id, *verdict(detail, mix, notice.suspects))
             case _:
                 pass
 

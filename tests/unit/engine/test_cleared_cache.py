@@ -80,15 +80,17 @@ def test_adapters_are_under_suspicion_until_a_token_is_drawn() -> None:
     loop.submit(job("base", PROMPT, 20))
     loop.submit(job("a", range(2, 60), 20, adapter="A", isolation="A"))
     assert scheduler.suspects == set(), "nothing runs"
-    loop.turn()
+    while not loop.scheduler._streams["a"].ready:
+        assert scheduler.suspects == set(), "it has a lane, and computed nothing"
+        loop.turn()
     assert scheduler.suspects == {"A"}
     while not loop.answers["a"]:
         loop.turn()
     assert scheduler.suspects == set()
     loop.submit(job("b", range(500, 700), 20, adapter="B", isolation="B"))
     for _ in range(RESTARTS_MAX + 1):
-        loop.turn()
-        assert scheduler.suspects == {"B"}
+        while scheduler.suspects != {"B"}:
+            loop.turn()
         scheduler.start_over(loop.now)
     loop.run()
     assert loop.ended == {"base": "finished", "a": "finished", "b": "spoilt"}
@@ -101,11 +103,58 @@ def test_all_under_suspicion_are_told_of_each_other() -> None:
     for name in ("a", "b"):
         loop.submit(job(name, range(2, 200), 5, adapter=name, isolation=name))
     for _ in range(RESTARTS_MAX + 1):
-        loop.turn()
+        while loop.scheduler.suspects != {"a", "b"}:
+            loop.turn()
         loop.scheduler.start_over(loop.now)
     loop.turn()
     spoilt = [notice for notice in loop.notices if isinstance(notice, Spoilt)]
     assert spoilt == [Spoilt("a", frozenset({"a", "b"})), Spoilt("b", frozenset({"a", "b"}))]
+
+
+def test_what_waits_in_its_lane_is_not_blamed() -> None:
+    loop = make_loop(batch_max=16)
+    for name in ("a", "b"):
+        loop.submit(job(name, range(2, 200), 5, adapter=name, isolation=name))
+    for _ in range(RESTARTS_MAX + 1):
+        loop.turn()
+        assert loop.scheduler.load().busy == 2
+        loop.scheduler.start_over(loop.now)
+    loop.run()
+    assert loop.ended == {"a": "spoilt", "b": "finished"}
+    assert [notice for notice in loop.notices if isinstance(notice, Spoilt)] == [Spoilt("a", frozenset("a"))]
+
+
+def test_rows_that_another_computed_are_not_its_own() -> None:
+    loop = make_loop(lanes=2)
+    loop.submit(job("first", range(2, 60), 5, adapter="A", isolation="A"))
+    loop.run()
+    loop.submit(job("base", range(100, 150), 5))
+    loop.submit(job("next", [*range(2, 60), 7], 5, adapter="A", isolation="A"))
+    loop.turn()
+    assert loop.scheduler._streams["next"].ready == loop.cached("next") > 0
+    assert loop.scheduler.suspects == set()
+
+
+def test_who_is_computed_anew_is_under_suspicion_anew() -> None:
+    loop = make_loop(batch_max=16)
+    loop.submit(job("a", range(2, 60), 40, adapter="A", isolation="A"))
+    while len(loop.answers["a"]) < 3:
+        loop.turn()
+    assert loop.scheduler.suspects == set()
+    loop.scheduler.start_over(loop.now)
+    loop.turn()
+    assert loop.scheduler.suspects == {"A"}
+    loop.scheduler.start_over(loop.now)
+    while len(loop.answers["a"]) < 4:
+        loop.turn()
+    assert loop.scheduler.suspects == set()
+    for _ in range(RESTARTS_MAX + 1):
+        loop.scheduler.start_over(loop.now)
+        loop.turn()
+        assert "a" not in loop.ended, "a token was drawn since"
+    loop.scheduler.start_over(loop.now)
+    loop.run()
+    assert loop.ended == {"a": "spoilt"}
 
 
 def test_it_is_not_cleared_under_a_step() -> None:

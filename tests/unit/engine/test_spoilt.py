@@ -14,7 +14,7 @@ NAMED, OWN, OTHER = "named", "@0=2.0", "@0=3.0"
 
 @dataclass
 class Computed:
-    is_tried_again: bool = False
+    probation: int = 0
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_only_failures_without_adapters_say_that_the_process_is_broken(mix: str)
     cache = SpoiltCache()
     for _ in range(SPOILT_MAX):
         cache.clear()
-        cache.judge(Computed(True), "", mix, set())
+        cache.judge(Computed(1), "", mix, set())
     if mix:
         cache.clear()
         return

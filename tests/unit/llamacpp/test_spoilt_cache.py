@@ -10,7 +10,8 @@ import pytest
 
 from saiserve.engines.llamacpp.answer import Answer
 from saiserve.engines.llamacpp.batch_arrays import Logits
-from saiserve.engines.llamacpp.spoilt import SPOILT_MAX, CacheSpoiltError
+from saiserve.engines.llamacpp.scheduler import RESTARTS_MAX
+from saiserve.engines.llamacpp.spoilt import FORGIVEN_AFTER, SPOILT_MAX, CacheSpoiltError
 from saiserve.engines.messages import Embed, Failed, FailureKind, Prompt, Sampling, Tokens
 from tests.unit.llamacpp.desk import Desk
 
@@ -130,10 +131,18 @@ def test_what_happens_twice_in_a_long_answer_does_not_end_it(
     desk: Desk, lora: tuple[tuple[int, float], ...] | None
 ) -> None:
     sampling = Sampling(seed=1, temperature=0, ignore_eos=True, lora=lora)
-    alone = desk.answer(SHORT, max_tokens=30, sampling=sampling)[0]
-    nan_at(desk, 3, 20)
-    assert desk.answer(SHORT, max_tokens=30, sampling=sampling)[0] == alone
+    alone = desk.answer(SHORT, max_tokens=FORGIVEN_AFTER + 30, sampling=sampling)[0]
+    nan_at(desk, 3, 3 + FORGIVEN_AFTER + 1)
+    assert desk.answer(SHORT, max_tokens=FORGIVEN_AFTER + 30, sampling=sampling)[0] == alone
     assert clears(desk) == 2
+
+
+def test_what_happens_again_and_again_ends_it(desk: Desk) -> None:
+    """One that is no number at every second draw would clear the cache for every token."""
+    nan_at(desk, 3, 3 + FORGIVEN_AFTER)
+    asking = desk.ask(SHORT, max_tokens=FORGIVEN_AFTER + 30, sampling=PLAIN)
+    desk.finish(asking)
+    assert failure(desk, asking) == (FailureKind.INTERNAL, False)
 
 
 def test_kept_logits_go_with_the_cache(desk: Desk) -> None:
@@ -146,18 +155,23 @@ def test_kept_logits_go_with_the_cache(desk: Desk) -> None:
     assert desk.answer("kept before", max_tokens=4, sampling=PLAIN)[0] == kept
 
 
-def unseen(desk: Desk, sampling: Sampling) -> str:
-    """A request of which nothing is drawn, as in a long prompt; as long as it runs, what others draw is no number."""
-    asking = desk.ask(LONG, max_tokens=4, sampling=sampling)
-    draw, running = desk.worker._draw, desk.worker._scheduler._running
+def unseen(desk: Desk, *samplings: Sampling) -> list[str]:
+    """Requests of which nothing is drawn, as in a long prompt; once all have rows there, what others draw is no number."""
+    asking = [desk.ask(LONG, max_tokens=4, sampling=sampling) for sampling in samplings]
+    draw = desk.worker._draw
 
     def draw_spoilt(answer: Answer, logits: Logits, position: int, now: int) -> None:
-        is_there = any(stream.job.id == asking for stream in running.values())
-        if answer.request.id != asking:
+        is_there = all(rows(desk, one) for one in asking)
+        if answer.request.id not in asking:
             draw(answer, np.full_like(logits, np.nan) if is_there else logits, position, now)
 
     desk.worker._draw = draw_spoilt  # type: ignore[method-assign]
     return asking
+
+
+def rows(desk: Desk, request_id: str) -> int:
+    """How many it has in the cache."""
+    return sum(one.ready for one in desk.worker._scheduler._running.values() if one.job.id == request_id)
 
 
 OWN = Sampling(seed=1, temperature=0, ignore_eos=True, lora=((0, 2e-6),))
@@ -174,7 +188,7 @@ def test_sound_scales_of_its_own_are_not_blamed_for_another_s(desk: Desk) -> Non
     innocent = desk.ask(SHORT, max_tokens=400, sampling=OWN)
     while not any(isinstance(one, Tokens) for one in desk.said[innocent]):
         desk.step()
-    culprit = unseen(desk, OVERFLOWING)
+    (culprit,) = unseen(desk, OVERFLOWING)
     desk.finish(innocent)
     assert failure(desk, innocent) == (FailureKind.INTERNAL, False)
     assert not desk.is_over(culprit)
@@ -184,8 +198,41 @@ def test_sound_scales_of_its_own_are_not_blamed_for_another_s(desk: Desk) -> Non
     assert len(desk.result(beside)[0]) == 8
 
 
+def draw_none(desk: Desk, broken: str) -> None:
+    """Let this request's output never be a number."""
+    draw = desk.worker._draw
+
+    def draw_spoilt(answer: Answer, logits: Logits, position: int, now: int) -> None:
+        draw(answer, np.full_like(logits, np.nan) if answer.request.id == broken else logits, position, now)
+
+    desk.worker._draw = draw_spoilt  # type: ignore[method-assign]
+
+
+def test_who_only_waits_in_a_lane_is_not_blamed(desk: Desk) -> None:
+    broken = desk.ask(SHORT, max_tokens=8, sampling=PLAIN)
+    waits = desk.ask(LONG, max_tokens=8, sampling=OWN)
+    draw_none(desk, broken)
+    desk.finish(broken, waits)
+    assert failure(desk, broken) == (FailureKind.INTERNAL, False)
+    assert len(desk.result(waits)[0]) == 8
+    assert clears(desk) == 2
+
+
+def test_scales_that_drew_tokens_before_are_tried_elsewhere(desk: Desk) -> None:
+    """It is under suspicion while it is computed anew, and the only one; but its scales gave numbers."""
+    started = desk.ask(SHORT, max_tokens=400, sampling=OWN)
+    while not any(isinstance(one, Tokens) for one in desk.said[started]):
+        desk.step()
+    scheduler = desk.worker._scheduler
+    desk.worker._sample = lambda _plan, _now: None  # type: ignore[method-assign]
+    for _ in range(RESTARTS_MAX + 2):  # the first time it is not under suspicion
+        scheduler.start_over(desk.now)
+        desk.step()
+    assert failure(desk, started) == (FailureKind.INTERNAL, False)
+
+
 def test_two_that_may_both_be_to_blame_are_tried_elsewhere(desk: Desk) -> None:
-    culprits = [unseen(desk, OVERFLOWING), unseen(desk, OWN)]
+    culprits = unseen(desk, OVERFLOWING, OWN)
     beside = desk.ask(SHORT, max_tokens=8, sampling=PLAIN)
     desk.finish(*culprits, beside)
     assert [failure(desk, one) for one in culprits] == [(FailureKind.INTERNAL, False)] * 2
@@ -197,12 +244,7 @@ def test_adapters_that_showed_to_be_sound_save_nobody_from_a_fault_of_its_own(de
     while not any(isinstance(one, Tokens) for one in desk.said[sound]):
         desk.step()
     broken = desk.ask(LONG, max_tokens=8, sampling=PLAIN)
-    draw = desk.worker._draw
-
-    def draw_none(answer: Answer, logits: Logits, position: int, now: int) -> None:
-        draw(answer, np.full_like(logits, np.nan) if answer.request.id == broken else logits, position, now)
-
-    desk.worker._draw = draw_none  # type: ignore[method-assign]
+    draw_none(desk, broken)
     desk.finish(broken)
     assert failure(desk, broken) == (FailureKind.INTERNAL, False)
     assert not desk.is_over(sound)
