@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 help:
 	@echo "make serve    set up and run one node on SmolLM2, http://127.0.0.1:8081"
-	@echo "make cluster  three nodes on loopback: two with SmolLM2, one with Gemma"
+	@echo "make cluster  three nodes on loopback: two with SmolLM2, one with Gemma; PORT=8610 for others than 8081-8083"
 	@echo "make check    lint, types, quick tests: minutes"
 	@echo "make test     everything"
 	@echo "make accept   show each promise of the walk-through, run for real"
