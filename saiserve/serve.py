@@ -98,7 +98,7 @@ async def _start(
 async def _end(node: Node, http: HttpServer) -> None:
     """Drain: no new work, a goodbye, then as long as DRAIN_S for what runs."""
     drain_s = node.settings.drain_s
-    log.info("stopping: running requests have %.0f s to end", drain_s)
+    log.info("stopping: running requests have %.0f s to end (DRAIN_S); a second signal (Ctrl-C) ends at once", drain_s)
     exit_hard_after(drain_s + EXIT_GRACE_S)
     node.start_draining()
     async with trio.open_nursery() as nursery:
