@@ -35,11 +35,11 @@ class PromptEnds:
 
     def keep(self, key: bytes, logits: Logits) -> None:
         """Keep a copy; the least lately used go when there are too many."""
-        self.forget(key)
+        self._forget(key)
         self._kept[key] = logits.copy()
         self._bytes += logits.nbytes
         while self._bytes > self._bytes_max:
-            self.forget(next(iter(self._kept)))
+            self._forget(next(iter(self._kept)))
 
     def take(self, key: bytes) -> Logits:
         """A copy, to be changed by whoever draws from it. KeyError when it is not kept."""
@@ -51,7 +51,6 @@ class PromptEnds:
         self._kept.clear()
         self._bytes = 0
 
-    def forget(self, key: bytes) -> None:
-        """Keep nothing of this key."""
+    def _forget(self, key: bytes) -> None:
         gone = self._kept.pop(key, None)
         self._bytes -= gone.nbytes if gone is not None else 0

@@ -22,6 +22,7 @@ PROMPT = Prompt(tokens=tuple(range(90, 110)))
 def desk(open_strong: Callable[[bool], Desk]) -> Desk:
     desk = open_strong(True)
     assert len(LONG) > 2 * desk.worker._embeddings.chunk_max
+    desk.worker._scheduler.embedding_done = lambda *_: None  # type: ignore[method-assign]  # a piece per step, not by time
     return desk
 
 
@@ -69,6 +70,7 @@ def test_a_long_input_that_is_never_a_number_has_an_end(desk: Desk, sampling: Sa
     embed(desk, LONG)
     desk.finish("e")
     check_failed(desk)
+    assert not desk.is_over(stream)
     desk.finish(stream)
     assert desk.result(stream)[0] == alone
     assert clears(desk) == 2
@@ -99,6 +101,24 @@ def test_one_that_fails_leaves_nothing_for_the_next(desk: Desk) -> None:
     (again,) = desk.said["e"]
     assert isinstance(again, Embedded)
     assert again == alone
+
+
+def test_nothing_is_embedded_on_what_a_stream_showed_to_be_spoilt(desk: Desk) -> None:
+    """`spoil` checks it at each piece."""
+    alone = desk.answer(PROMPT, max_tokens=100, sampling=PLAIN)[0]
+    spoil(desk, lambda _: False)
+    stream = streaming(desk, PLAIN, 100)
+    context, real, spoilt = desk.worker._context, desk.worker._context.logits, iter([True])
+
+    def logits(row: int) -> Any:
+        return np.full_like(real(row), np.nan) if next(spoilt, False) else real(row)
+
+    context.logits = logits  # type: ignore[method-assign]
+    embed(desk, LONG)
+    desk.finish("e", stream)
+    assert isinstance(desk.said["e"][-1], Embedded)
+    assert desk.result(stream)[0] == alone
+    assert clears(desk) == 1
 
 
 def unseen(desk: Desk) -> str:
@@ -149,3 +169,16 @@ def test_one_answer_between_them_and_it_lives_on(desk: Desk) -> None:
         desk.finish("e")
         check_failed(desk)
         desk.answer(PROMPT, max_tokens=2, sampling=PLAIN)
+
+
+def test_good_vectors_between_them_and_it_lives_on(desk: Desk) -> None:
+    spoil(desk, lambda _: len(desk.worker._embeddings.next.inputs[0]) == 3)
+    for _ in range(SPOILT_MAX + 1):
+        desk.said.pop("e", None)
+        embed(desk, (65, 66, 67))
+        desk.finish("e")
+        check_failed(desk)
+        del desk.said["e"]
+        embed(desk, (65, 66))
+        desk.finish("e")
+        assert isinstance(desk.said["e"][-1], Embedded)
