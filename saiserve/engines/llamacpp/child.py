@@ -52,6 +52,7 @@ class Child:
         self._waiting: deque[bytes] = deque()
         self._more = trio.Event()
         self._errors: deque[str] = deque(maxlen=ERROR_LINES_MAX)
+        self._rest = b""
         self._heard_at = 0.0
         self._is_silent = False
 
@@ -135,14 +136,27 @@ class Child:
 
     async def _collect_errors(self) -> None:
         assert self._process.stderr is not None
-        rest = b""
         async for data in self._process.stderr:
-            *lines, rest = (rest + data).split(b"\n")
-            rest = rest[:ERROR_LINE_BYTES_MAX]
-            for line in lines:
-                text = line[:ERROR_LINE_BYTES_MAX].decode("utf-8", "replace")
-                self._errors.append(text)
-                logger.debug("engine %s: %s", self._name, text)
+            self._hear(data)
+
+    def _hear(self, data: bytes | bytearray) -> None:
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[:ERROR_LINE_BYTES_MAX]
+        for line in lines:
+            text = line[:ERROR_LINE_BYTES_MAX].decode("utf-8", "replace")
+            self._errors.append(text)
+            logger.debug("engine %s: %s", self._name, text)
+
+    def _hear_unread(self) -> None:
+        """Take what lies in the pipe, which is smaller than one read."""
+        assert isinstance(self._process.stderr, trio.lowlevel.FdStream)
+        with contextlib.suppress(OSError):
+            self._hear(os.read(self._process.stderr.fileno(), READ_BYTES))
+
+    def forget_errors(self) -> None:
+        """The model is loaded: what was said until now, warnings mostly, is not what a later end comes from."""
+        self._hear_unread()
+        self._errors.clear()
 
     def kill(self) -> None:
         """End the process now."""
@@ -156,6 +170,7 @@ class Child:
         if self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
+        self._hear_unread()
         return describe_end(self._process.returncode, list(self._errors))
 
 

@@ -211,6 +211,8 @@ class LlamaEngine:
                 self.loaded_fraction = message.fraction
             case Loaded():
                 self.facts = message.facts
+                if self._child is not None:
+                    self._child.forget_errors()
                 self.state, self.detail = EngineState.READY, ""
                 self._ready.set()
             case LoadFailed():
