@@ -157,22 +157,26 @@ def banner(settings: Settings, node: Node) -> str:
     """What an operator reads when the node is ready: where, what, and a line to try."""
     host = "127.0.0.1" if Address(settings.host, 1).is_unspecified else settings.host
     url = f"http://{Address(host, settings.port)}"
-    models = ", ".join(node.residents.models) or "none of its own"
+    models = ", ".join(node.residents.models) or "no model of its own"
     # A secret that an operator set is not printed, and $API_KEY is one only when it holds a single bare key.
-    is_bare = [key.name for key in settings.api_keys] == ["key1"]
-    shown = "$API_KEY" if is_bare else "KEY"
-    if settings.api_key_generated:
-        shown = settings.api_keys[0].secret.decode()
+    variable = "API_KEY" if [key.name for key in settings.api_keys] == ["key1"] else "KEY"
+    shown = settings.api_keys[0].secret.decode() if settings.api_key_generated else f"${variable}"
     lines = [f"saiserve {settings.node_name} serves {models} at {url}"]
     if settings.api_key_generated:
         lines.append(f"API key, made for this run because API_KEY is not set: {shown}")
-    model = next(iter(node.residents.models), "MODEL")
+    own = next(iter(node.residents.models), None)
+    model = own or "$MODEL"
     body = (
         f'{{"model":"{model}","stream":true,"max_tokens":64,'
         '"messages":[{"role":"user","content":"Why is the sky blue? Answer in one sentence."}]}'
     )
+    # The shell puts in what is not known here, in double quotes alone.
+    if own is None:
+        body = body.replace("$MODEL", "'\"$MODEL\"'")
+    unknown = [] if settings.api_key_generated else [f"{variable} as a client key of this node"]
+    unknown += [] if own is not None else [f"MODEL as one that {url}/v1/models lists"]
     lines += [
-        "Try:",
+        f"Try, with {' and '.join(unknown)} set in that terminal:" if unknown else "Try:",
         f'  curl -sSN {url}/v1/chat/completions -H "Authorization: Bearer {shown}" \\',
         f"    -H 'Content-Type: application/json' -d '{body}'",
     ]
