@@ -35,6 +35,7 @@ from saiserve.node import Node
 from saiserve.node_names import later_cards
 from saiserve.residency.resident import Resident
 from saiserve.routing.candidate import Placement, RoutingRequest
+from saiserve.routing.explain import attempts_text
 
 route_log = logging.getLogger(ROUTE_LOGGER)
 
@@ -165,7 +166,7 @@ class NodeService:
         route_log.info(
             "request %s key=%s model=%s %s at %s; attempts %s; tokens %d prompt, %d cached, %d completion",
             *(request.id, request.key_name, request.model, outcome, answer.route),
-            " -> ".join(f"{a.node}({a.state.value})" for a in attempts) or "none",
+            attempts_text(f"{a.node}({a.state.value})" for a in attempts),
             *(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens),
         )
 

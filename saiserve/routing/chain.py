@@ -9,7 +9,7 @@ from saiserve.errors import ErrorKind
 from saiserve.limits import DRAFT_ROUNDS_MAX, ROUTE_RETRY_AFTER_S
 from saiserve.routing.ask import Ask, Keep, More, Reply
 from saiserve.routing.candidate import Candidate, RoutingRequest
-from saiserve.routing.decision import Decision, Refusal, Step
+from saiserve.routing.decision import Decision, Refusal, Step, not_held
 from saiserve.routing.slate import Slate, is_lawful
 
 Strategy = Callable[[Slate, RoutingRequest], Slate | Ask]
@@ -39,12 +39,12 @@ def route(chain: Sequence[Strategy], slate: Slate, request: RoutingRequest) -> G
             outcome, note, kept = yield from _ask(outcome, before, chain[index + 1 :], request)
             if kept is not None:
                 trace.append(_step(name, before, kept, note))
-                return _decision(kept, trace, draft_kept=True)
+                return _decision(kept, request, trace, draft_kept=True)
         if not is_lawful(before, outcome):
             raise StrategyError(f"strategy {name!r} broke a law of the chain: see docs/routing.md, Laws")
         trace.append(_step(name, before, outcome, note))
         slate = outcome
-    return _decision(slate, trace, draft_kept=False)
+    return _decision(slate, request, trace, draft_kept=False)
 
 
 def decide(chain: Sequence[Strategy], candidates: Iterable[Candidate], request: RoutingRequest) -> Decision:
@@ -113,10 +113,10 @@ def _step(name: str, before: Slate, after: Slate, note: str) -> Step:
     )
 
 
-def _decision(slate: Slate, trace: list[Step], *, draft_kept: bool) -> Decision:
+def _decision(slate: Slate, request: RoutingRequest, trace: list[Step], *, draft_kept: bool) -> Decision:
     refusal = slate.refusal
     if refusal is None and not slate.ranked:
-        refusal = _nobody_left(slate)
+        refusal = _nobody_left(slate, request)
     return Decision(
         attempts=() if refusal is not None else slate.ranked,
         refusal=refusal,
@@ -127,9 +127,9 @@ def _decision(slate: Slate, trace: list[Step], *, draft_kept: bool) -> Decision:
     )
 
 
-def _nobody_left(slate: Slate) -> Refusal:
+def _nobody_left(slate: Slate, request: RoutingRequest) -> Refusal:
     if not slate.dropped:
-        return Refusal(ErrorKind.MODEL_NOT_FOUND, "no member of this cluster holds the model")
+        return not_held(request)
     last = slate.dropped[-1]
     return Refusal(
         ErrorKind.MODEL_UNAVAILABLE,

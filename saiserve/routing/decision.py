@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from saiserve.errors import ApiError, ErrorKind
-from saiserve.routing.candidate import Candidate
+from saiserve.routing.candidate import Candidate, RoutingRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,13 @@ class Refusal:
         """The error to be told to the client."""
         param = "model" if self.kind is ErrorKind.MODEL_NOT_FOUND else None
         return ApiError(self.kind, self.message, param=param, retry_after_s=self.retry_after_s)
+
+
+def not_held(request: RoutingRequest) -> Refusal:
+    """No member holds what is asked for."""
+    names = ", ".join(repr(model) for model in request.wanted)
+    words = f"no member of this cluster holds the model {names}: GET /v1/models lists those it holds"
+    return Refusal(ErrorKind.MODEL_NOT_FOUND, words)
 
 
 @dataclass(frozen=True, slots=True)

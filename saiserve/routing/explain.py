@@ -6,6 +6,9 @@ printable ASCII, whatever a model is called.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import groupby
+
 from saiserve.routing.candidate import Candidate, RoutingRequest
 from saiserve.routing.decision import Decision
 
@@ -52,6 +55,12 @@ def why(decision: Decision, place: Candidate) -> str:
     """The phrases of the strategies that placed a candidate, in order."""
     reasons = next((r.reasons for r in decision.attempts if r.candidate.id == place.id), ())
     return " | ".join(reasons) or "not in the decision"
+
+
+def attempts_text(attempts: Iterable[str]) -> str:
+    """Attempts in order, for the log: those alike in a row as one with their number, `a(refused) x26 -> b(done)`."""
+    runs = ((text, sum(1 for _ in run)) for text, run in groupby(attempts))
+    return " -> ".join(text if times == 1 else f"{text} x{times}" for text, times in runs) or "none"
 
 
 def table(decision: Decision) -> str:

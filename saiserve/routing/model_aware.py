@@ -7,7 +7,7 @@ from blake3 import blake3
 from saiserve.errors import ErrorKind
 from saiserve.limits import ROUTE_RETRY_AFTER_S
 from saiserve.routing.candidate import Candidate, Residence, RoutingRequest
-from saiserve.routing.decision import Refusal
+from saiserve.routing.decision import Refusal, not_held
 from saiserve.routing.slate import Slate
 
 _CAN_SERVE = (Residence.READY, Residence.ARRIVING, Residence.LOADABLE)
@@ -24,7 +24,7 @@ def model_aware(slate: Slate, request: RoutingRequest) -> Slate:
         place.setdefault(model, number)
     known = slate.keep(lambda c: c.model in place, lambda c: f"serves {c.model}")
     if not known.ranked:
-        return known.refuse(Refusal(ErrorKind.MODEL_NOT_FOUND, _not_found(request)))
+        return known.refuse(not_held(request))
     able = known.keep(_can_serve, _why_not)
     if not able.ranked:
         return able.refuse(_unavailable(known, request))
@@ -54,11 +54,6 @@ def _why_not(candidate: Candidate) -> str:
     if not candidate.reachable:
         return "not directly reachable"
     return candidate.note or str(candidate.residence)
-
-
-def _not_found(request: RoutingRequest) -> str:
-    names = ", ".join(repr(model) for model in request.wanted)
-    return f"no member of this cluster holds the model {names}: GET /v1/models lists those it holds"
 
 
 def _unavailable(known: Slate, request: RoutingRequest) -> Refusal:

@@ -9,7 +9,14 @@ import pytest
 from saiserve.errors import SettingsError
 from saiserve.routing.chain import decide, strategy_name
 from saiserve.routing.default import DEFAULT_CHAIN
-from saiserve.routing.explain import HEADER_CHARACTERS_MAX, LINE_CHARACTERS_MAX, header_text, log_line, table
+from saiserve.routing.explain import (
+    HEADER_CHARACTERS_MAX,
+    LINE_CHARACTERS_MAX,
+    attempts_text,
+    header_text,
+    log_line,
+    table,
+)
 from saiserve.routing.registry import BUILT_IN, GROUP, Registry, installed
 from tests.unit.routing.places import place, wish
 
@@ -94,3 +101,9 @@ def test_a_header_names_node_model_and_labels() -> None:
     decision = decide(DEFAULT_CHAIN, [place("a")], wish())
     assert header_text(decision).startswith('node=a; model=small; why="model: ready | load: inside')
     assert header_text(decide(DEFAULT_CHAIN, [], wish())) == "refused=model_not_found"
+
+
+def test_attempts_alike_in_a_row_are_one_with_their_number() -> None:
+    assert attempts_text([]) == "none"
+    assert attempts_text(["a(refused)"] * 26 + ["b(done)"]) == "a(refused) x26 -> b(done)"
+    assert attempts_text(["a(x)", "b(x)", "a(x)"]) == "a(x) -> b(x) -> a(x)"

@@ -106,7 +106,10 @@ def test_an_empty_slate_is_a_refusal_with_the_last_reason() -> None:
     assert decision.refusal is not None
     assert decision.refusal.kind is ErrorKind.MODEL_UNAVAILABLE
     assert "not on Sundays (nobody)" in decision.refusal.message
-    assert decide([], [], wish()).refusal is not None
+    nothing = decide([], [], wish()).refusal
+    assert nothing is not None
+    assert repr(wish().model) in nothing.message
+    assert "/v1/models lists" in nothing.message
 
 
 def test_the_trace_says_what_each_strategy_did() -> None:
