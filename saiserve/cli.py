@@ -93,7 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     fetch.add_argument("model", help="id, alias, URL or hub reference")
     fetch.set_defaults(command=_fetch)
     state = commands.add_parser("state", help="show the cluster as one node sees it", allow_abbrev=False)
-    state.add_argument("--url", default="http://127.0.0.1:8081", help="any node")
+    url = f"http://127.0.0.1:{os.environ.get('PORT') or 8081}"
+    state.add_argument("--url", default=url, help=f"any node; default: {url}, by PORT")
     state.add_argument("--json", action="store_true", help="the node's answer as it is")
     state.set_defaults(command=_state)
     load = commands.add_parser("load", help="have a running node load a model", allow_abbrev=False)
@@ -105,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     unload.set_defaults(command=_unload)
     for command in (load, unload):
         command.add_argument("model", help="id or alias, or what MODELS takes")
-        command.add_argument("--url", default="http://127.0.0.1:8081", help="the node")
+        command.add_argument("--url", default=url, help=f"the node; default: {url}, by PORT")
     bench = commands.add_parser("bench", help="measure a model on this machine", allow_abbrev=False)
     bench.add_argument("model", nargs="?", default="smollm2-135m", help="id, alias, path, URL or hub reference")
     bench.add_argument("--beside", type=Path, metavar="PATH", help="a llama-server binary to measure beside")
@@ -197,7 +198,7 @@ def _fetch(parsed: argparse.Namespace) -> int:
     from saiserve.models.store import progress_line, store_from
 
     settings = _settings(parsed)
-    for entry in parse_models(parsed.model, builtin_catalog()):
+    for entry in parse_models(parsed.model, builtin_catalog(), "the command"):
         report = progress_line(entry.id, _to_stderr, live=sys.stderr.isatty())
         print(trio.run(partial(store_from(settings).locate, entry, progress=report)))
     return 0

@@ -40,6 +40,8 @@ def ask(method: str, url: str, path: str, body: dict[str, Any] | None = None, ti
         response = httpx2.request(
             method, f"{url.rstrip('/')}{path}", headers=operator_headers(), json=body, timeout=timeout_s
         )
+    except httpx2.InvalidURL as error:
+        raise AskError(f"{url} is no address of a node ({error}): give --url, or PORT alone") from error
     except httpx2.HTTPError as error:
         raise AskError(f"{url} does not answer ({type(error).__name__}): is a node running there?") from error
     if response.status_code == 401:
@@ -63,11 +65,7 @@ def load(url: str, model: str, *, pin: bool) -> int:
     while status["state"] == "loading":
         _show(status, live=live)
         time.sleep(POLL_S)
-        try:
-            status = ask("GET", url, f"/admin/models/{status['id']}")
-        except AskError:
-            # A model that is not on demand is forgotten when it fails: asking once more tells why.
-            status = ask("POST", url, "/admin/models/load", {"model": model, "pin": pin}, UNLOAD_S)
+        status = ask("GET", url, f"/admin/models/{status['id']}")
     if status["error"]:
         raise AskError(status["error"])
     size = (status["held_bytes"] or 0) / 1e9

@@ -33,7 +33,9 @@ def read_file(path: Path | None, known: Mapping[str, Setting]) -> tuple[dict[str
     try:
         table = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
+        # An OSError's own words would name the path again.
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise SettingsError(f"{path} cannot be read: {why}") from error
     tables = _model_tables(path, table.pop(MODEL_TABLE, {}), known)
     return {key.upper(): _as_text(path, key, value, known) for key, value in table.items()}, tables
 

@@ -29,8 +29,9 @@ class NodeModelAdmin:
         }
 
     def model_status(self, name: str) -> dict[str, Any]:
-        """One of them."""
-        return self._known(name).status(trio.current_time())
+        """One of them, or one that was forgotten because it could not be loaded."""
+        failed = self._node.residents.failed.get(self._node.resolve(name))
+        return (failed or self._known(name)).status(trio.current_time())
 
     async def load(self, name: str, *, pin: bool, wait: bool) -> dict[str, Any]:
         """Load one; its status then.
@@ -97,10 +98,7 @@ class NodeModelAdmin:
                 f"{name[:80]!r} is no model this node knows by name: files and addresses can be loaded by this route "
                 "only where CLUSTER_SECRET is set, because here every client may use it; name it in MODELS_ON_DEMAND"
             )
-        try:
-            entries = parse_models(name, node.catalog)
-        except SettingsError as error:
-            raise SettingsError(str(error).replace("MODELS names", "the request names", 1)) from None
+        entries = parse_models(name, node.catalog, "the request")
         if len(entries) != 1:
             raise SettingsError("name one model")
         node.catalog = node.catalog.with_entries(entries)

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 _FIRST_TOLD: Final = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING, ModelState.FAILED, ModelState.LOADABLE)
 """What is resident comes first: metadata and vitals leave out the last models when there is no room for all."""
 
+FAILED_MAX: Final = 16
+"""Models whose failure to load is remembered."""
+
 
 @dataclass(slots=True)
 class Residents:
@@ -45,6 +48,8 @@ class Residents:
     on_change: Callable[[], None]
     on_demand: Sequence[CatalogEntry] = ()
     models: dict[str, Resident] = field(default_factory=dict)
+    failed: dict[str, Resident] = field(default_factory=dict)
+    """Models that were forgotten because they could not be loaded, the last ones: whoever asked wants to know why."""
     loader: Loader = field(init=False)
     _nursery: trio.Nursery | None = field(init=False, default=None)
 
@@ -139,6 +144,7 @@ class Residents:
             SettingsError: settings that contradict the model.
         """
         resident = self.models.get(entry.id)
+        self.failed.pop(entry.id, None)
         if resident is None:
             resident = self.models[entry.id] = self._resident(entry, at_start=False)
             resident.is_on_demand = False
@@ -192,4 +198,8 @@ class Residents:
             was_at_start = resident.at_start and resident.life is None and resident.loads > 0
             if is_gone or was_at_start:
                 del self.models[model]
+                if resident.error:
+                    self.failed[model] = resident
+                    for oldest in list(self.failed)[:-FAILED_MAX]:
+                        del self.failed[oldest]
         self.on_change()

@@ -50,7 +50,7 @@ async def bench(settings: Settings, model: str, beside: Path | None, write: Call
         SettingsError: the model is not known or its file cannot be had, or the binary is missing.
         AnswerError: a server did not do what it should.
     """
-    entries = parse_models(model, builtin_catalog())
+    entries = parse_models(model, builtin_catalog(), "the command")
     if len(entries) != 1:
         raise SettingsError(f"{model!r} is not one model")
     entry = entries[0]

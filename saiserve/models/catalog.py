@@ -103,10 +103,10 @@ def builtin_catalog() -> Catalog:
     return build_catalog(_entry_from_table(table) for table in tomllib.loads(text)["model"])
 
 
-def parse_models(text: str, catalog: Catalog) -> tuple[CatalogEntry, ...]:
+def parse_models(text: str, catalog: Catalog, what: str = "MODELS") -> tuple[CatalogEntry, ...]:
     """Read a MODELS setting: ids, aliases, paths, URLs or hub references, comma-separated, each optionally `NAME=`.
 
-    `none` or an empty text is a node without engine.
+    `none` or an empty text is a node without engine. `what` is where the text comes from, for the message.
 
     Raises:
         SettingsError: an item is none of these, or the same model twice; the message says which.
@@ -116,17 +116,17 @@ def parse_models(text: str, catalog: Catalog) -> tuple[CatalogEntry, ...]:
         return ()
     entries: list[CatalogEntry] = []
     for item in items:
-        entry = _parse_one(item, catalog)
+        entry = _parse_one(item, catalog, what)
         if any(other.id == entry.id for other in entries):
-            raise SettingsError(f"MODELS names the model {entry.id!r} twice: remove one or give it a name, NAME={item}")
+            raise SettingsError(f"{what} names the model {entry.id!r} twice: remove one or give it a name, NAME={item}")
         entries.append(entry)
     return tuple(entries)
 
 
-def _parse_one(item: str, catalog: Catalog) -> CatalogEntry:
+def _parse_one(item: str, catalog: Catalog, what: str) -> CatalogEntry:
     name, equals, rest = item.partition("=")
     if equals and _ID.fullmatch(name) and "?" not in name and "://" not in name:
-        return replace(_parse_one(rest, catalog), id=_checked_id(name), aliases=())
+        return replace(_parse_one(rest, catalog, what), id=_checked_id(name), aliases=())
     known = catalog.entry(item)
     if known is not None:
         return known
@@ -140,7 +140,7 @@ def _parse_one(item: str, catalog: Catalog) -> CatalogEntry:
         return CatalogEntry(id=_checked_id(_stem(item)), source=f"path:{item}")
     known_ids = ", ".join(sorted(catalog.entries))
     raise SettingsError(
-        f"MODELS names {item!r}, which is no known model ({known_ids}), no path to a .gguf file, no URL and no hub:ORG/REPO/FILE"
+        f"{what} names {item!r}, which is no known model ({known_ids}), no path to a .gguf file, no URL and no hub:ORG/REPO/FILE"
     )
 
 

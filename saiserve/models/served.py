@@ -18,10 +18,7 @@ def on_demand_models(
     Raises:
         SettingsError: one is loaded at start too, or a `[model.NAME]` table names a model nobody knows.
     """
-    try:
-        on_demand = parse_models(settings.models_on_demand, catalog)
-    except SettingsError as error:
-        raise SettingsError(str(error).replace("MODELS names", "MODELS_ON_DEMAND names", 1)) from None
+    on_demand = parse_models(settings.models_on_demand, catalog, "MODELS_ON_DEMAND")
     twice = {entry.id for entry in at_start} & {entry.id for entry in on_demand}
     if twice:
         raise SettingsError(

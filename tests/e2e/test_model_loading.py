@@ -105,6 +105,7 @@ async def test_the_commands_show_what_the_node_says(tmp_path: Path) -> None:
         bad = await trio.to_thread.run_sync(run, "load", str(damaged))
         assert bad.returncode == 1
         assert "odd.gguf" in bad.stderr
+        assert node.log_text().count("odd.gguf") == 1, "it was tried once"
         gone = await trio.to_thread.run_sync(run, "unload", "sim")
         assert (gone.returncode, gone.stdout) == (0, "sim is unloaded\n")
         again = await trio.to_thread.run_sync(run, "unload", "sim")

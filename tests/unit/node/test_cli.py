@@ -57,8 +57,11 @@ def test_a_dry_run_checks_the_settings(monkeypatch: pytest.MonkeyPatch, capsys: 
         (["node", "--context-tokens", "100000", "--dry-run"], "made for 8192"),
         (["fetch", "--model-dir", "x", "demo"], "'--model-dir' is no argument of this command; --help"),
         (["state", "--url", "127.0.0.1:9"], "http://127.0.0.1:9 does not answer"),
-        (["fetch", "no-such-model"], "no known model"),
+        (["fetch", "no-such-model"], "the command names 'no-such-model', which is no known model"),
+        (["bench", "no-such-model"], "the command names 'no-such-model', which is no known model"),
+        (["node", "--config", "/none.toml"], "saiserve: /none.toml cannot be read: No such file or directory\n"),
         (["state", "--url", "http://127.0.0.1:9"], "does not answer"),
+        (["state", "--url", "http://127.0.0.1:x"], "is no address of a node (Invalid port: 'x')"),
     ],
 )
 def test_a_wrong_argument_is_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,6 +69,15 @@ def test_a_wrong_argument_is_one_sentence(arguments: list[str], words: str, caps
     error = capsys.readouterr().err
     assert words in error
     assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("command", [["state"], ["load", "4b"], ["unload", "4b"]])
+def test_the_node_asked_is_the_one_on_port(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PORT", "9")
+    assert cli.main(command) == cli.EXIT_FAILED
+    assert "http://127.0.0.1:9 does not answer" in capsys.readouterr().err
 
 
 def test_known_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

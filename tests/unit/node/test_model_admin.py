@@ -11,6 +11,7 @@ from saiserve.engines.llamacpp.protocol import Holdings, LongPrefix, TierHolding
 from saiserve.errors import ApiError, ErrorKind
 from saiserve.metering.metrics import NodeMetrics
 from saiserve.model_admin import NodeModelAdmin
+from saiserve.residents import FAILED_MAX
 from tests.fakes.node import make_node, running
 
 SECRET = {"CLUSTER_SECRET": "a-secret-of-more-than-16", "HOST": "127.0.0.1"}
@@ -25,6 +26,25 @@ async def test_a_model_that_fails_is_400_and_leaves_no_trace(tmp_path: Path) -> 
             await admin.load("simulated:bad?load_fails=1", pin=True, wait=True)
         assert refused.value.kind is ErrorKind.INVALID_REQUEST
         assert [model["id"] for model in admin.status()["models"]] == ["sim"]
+
+
+@pytest.mark.autojump
+async def test_why_a_forgotten_model_was_not_loaded_can_be_asked_without_another_try(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = make_node("simulated:sim", tmp_path, **SECRET)
+    async with running(node):
+        admin = NodeModelAdmin(node)
+        for number in range(FAILED_MAX + 1):
+            status = await admin.load(f"simulated:bad{number}?load_fails=1", pin=True, wait=False)
+            await trio.sleep(60)
+            status = admin.model_status(status["id"])
+            assert status["state"] == "failed"
+            assert "simulated to fail" in status["error"]
+        assert len([record for record in caplog.records if "simulated to fail" in record.message]) == FAILED_MAX + 1
+        assert len(node.residents.failed) == FAILED_MAX
+        with pytest.raises(ApiError, match="no model 'bad0'"):
+            admin.model_status("bad0")
 
 
 @pytest.mark.autojump
