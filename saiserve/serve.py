@@ -173,10 +173,10 @@ def banner(settings: Settings, node: Node) -> str:
     # The shell puts in what is not known here, in double quotes alone.
     if own is None:
         body = body.replace("$MODEL", "'\"$MODEL\"'")
-    unknown = [] if settings.api_key_generated else [f"{variable} as a client key of this node"]
-    unknown += [] if own is not None else [f"MODEL as one that {url}/v1/models lists"]
+    unknown = [] if settings.api_key_generated else [f"{variable} set to a client key of this node"]
+    unknown += [] if own is not None else [f"MODEL set to one that {url}/v1/models lists"]
     lines += [
-        f"Try, with {' and '.join(unknown)} set in that terminal:" if unknown else "Try:",
+        f"Try, in a terminal with {' and '.join(unknown)}:" if unknown else "Try:",
         f'  curl -sSN {url}/v1/chat/completions -H "Authorization: Bearer {shown}" \\',
         f"    -H 'Content-Type: application/json' -d '{body}'",
     ]

@@ -17,9 +17,9 @@ ONE, TWO = "one-key-of-more-than-16", "two-keys-of-more-than-16"
 @pytest.mark.parametrize(
     ("models", "keys", "header", "words"),
     [
-        ("simulated:sim", ONE, "$API_KEY", "Try, with API_KEY as a client key of this node set in that terminal:"),
-        ("simulated:sim", f"a:{ONE},b:{TWO}", "$KEY", "Try, with KEY as a client key of this node set in"),
-        ("none", ONE, "$API_KEY", "and MODEL as one that http://127.0.0.1:8081/v1/models lists set in that terminal:"),
+        ("simulated:sim", ONE, "$API_KEY", "Try, in a terminal with API_KEY set to a client key of this node:"),
+        ("simulated:sim", f"a:{ONE},b:{TWO}", "$KEY", "Try, in a terminal with KEY set to a client key of this node:"),
+        ("none", ONE, "$API_KEY", "and MODEL set to one that http://127.0.0.1:8081/v1/models lists:"),
     ],
 )
 def test_what_is_not_printed_is_a_variable_that_is_named(
