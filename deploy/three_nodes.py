@@ -206,7 +206,7 @@ curl -sS {chat} -H "Authorization: Bearer {key}" -H 'Content-Type: application/j
   -d '{{"model":"gemma-3-270m","messages":[{{"role":"user","content":"hi"}}],"max_tokens":32}}'
 
 # four long answers, taken in by the node with the other model; x-sai-route in each reply's head says where it runs
-for n in 1 2 3 4; do curl -sSN -o /dev/null -D - -w '%{{size_download}} bytes\n' {story} \
+for n in 1 2 3 4; do curl -sSN -o /dev/null -D - -w '%{{size_download}} bytes\\n' {story} \
   -H "Authorization: Bearer {key}" -H 'Content-Type: application/json' \
   -d '{{"model":"smollm2-135m","stream":true,"messages":[{{"role":"user","content":"Tell a long story."}}],"max_tokens":300}}' & done
 
