@@ -12,7 +12,10 @@ from saiserve.engines.llamacpp.adapters import MIX
 from saiserve.engines.messages import FailureKind
 
 SPOILT_MAX = 8
-"""Requests in a row whose output is no number, without adapters and on a clean cache: then it is the process that is broken."""
+"""Requests in a row whose output is no number, without adapters and on a clean cache: then it is the process that is broken.
+
+With many lanes more: one request may spoil the cache for all that are drawn before it, and for vectors.
+"""
 
 FORGIVEN_AFTER = 256
 """Good draws after which a request whose output was no number may be tried again once more: a clear is dear to all."""
@@ -46,12 +49,13 @@ def verdict(detail: str, mix: str, suspects: Set[str]) -> Verdict:
 class SpoiltCache:
     """Whether the cache is to be cleared, and what failures say about the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lanes: int) -> None:
+        self._failures_max = max(SPOILT_MAX, lanes + 2)
         self.is_spoilt = False
         """What the cache holds is no number somewhere: nothing is computed on it before it is cleared."""
         self._is_explained = False
         self._in_a_row = 0
-        """Requests that count against `SPOILT_MAX`."""
+        """Requests that count against `_failures_max`."""
 
     def is_number(self) -> None:
         """An output was one."""
@@ -78,7 +82,7 @@ class SpoiltCache:
         Raises:
             CacheSpoiltError: that has not helped before.
         """
-        if self._in_a_row >= SPOILT_MAX:
+        if self._in_a_row >= self._failures_max:
             raise CacheSpoiltError(f"the output of {self._in_a_row} requests in a row was not a number")
         is_explained = self._is_explained
         self.is_spoilt = self._is_explained = False

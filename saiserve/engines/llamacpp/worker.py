@@ -99,7 +99,7 @@ class Worker:
             on_ready=on_ready,
         )
         self._worked_until = 0
-        self._spoilt = SpoiltCache()
+        self._spoilt = SpoiltCache(lanes=scheduler.config.lanes)
         self._now = 0
         """`now` of the last call."""
 

@@ -32,7 +32,7 @@ class Computed:
     ],
 )
 def test_who_fails_and_how(mix: str, suspects: set[str], kinds: list[FailureKind | None]) -> None:
-    cache, computed = SpoiltCache(), Computed()
+    cache, computed = SpoiltCache(lanes=1), Computed()
     for kind in kinds:
         failure = cache.judge(computed, "no number", mix, suspects)
         assert (failure and failure.kind) == kind
@@ -44,7 +44,7 @@ def test_who_fails_and_how(mix: str, suspects: set[str], kinds: list[FailureKind
 
 
 def test_a_try_is_not_used_up_while_others_are_under_suspicion() -> None:
-    cache, computed = SpoiltCache(), Computed()
+    cache, computed = SpoiltCache(lanes=1), Computed()
     assert [cache.judge(computed, "", "", {OWN}) for _ in range(3)] == [None] * 3
     assert cache.judge(computed, "", "", set()) is None
     assert cache.judge(computed, "", "", set()) is not None
@@ -52,7 +52,7 @@ def test_a_try_is_not_used_up_while_others_are_under_suspicion() -> None:
 
 @pytest.mark.parametrize("mix", ["", NAMED])
 def test_only_failures_without_adapters_say_that_the_process_is_broken(mix: str) -> None:
-    cache = SpoiltCache()
+    cache = SpoiltCache(lanes=1)
     for _ in range(SPOILT_MAX):
         cache.clear()
         cache.judge(Computed(1), "", mix, set())
@@ -63,3 +63,13 @@ def test_only_failures_without_adapters_say_that_the_process_is_broken(mix: str)
         cache.clear()
     cache.is_number()
     cache.clear()
+
+
+def test_one_culprit_beside_all_lanes_and_a_request_for_vectors_is_not_the_process() -> None:
+    cache = SpoiltCache(lanes=SPOILT_MAX)
+    for _ in range(SPOILT_MAX + 1):
+        cache.judge(Computed(1), "", "", set())
+        cache.clear()
+    cache.judge(Computed(1), "", "", set())
+    with pytest.raises(CacheSpoiltError):
+        cache.clear()

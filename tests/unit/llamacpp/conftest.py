@@ -67,13 +67,13 @@ def desk(tiny: Callable[[str], Path]) -> Desk:
 
 
 @pytest.fixture
-def open_strong(tiny: Callable[[str], Path], tmp_path: Path) -> Callable[[bool], Desk]:
+def open_strong(tiny: Callable[[str], Path], tmp_path: Path) -> Callable[..., Desk]:
     """Makes desks, with flash attention or without, whose adapter overflows the cache's precision at a large scale."""
 
-    def make(flash: bool) -> Desk:
+    def make(flash: bool, lanes: int = 4) -> Desk:
         adapter = lora(tmp_path / "strong.gguf", seed=1, strength=1e4)
         settings = EngineSettings(
-            model_path=str(tiny("llama")), model_id="tiny", context_tokens=1024, cells=4096, lanes=4, threads=1,
+            model_path=str(tiny("llama")), model_id="tiny", context_tokens=1024, cells=4096, lanes=lanes, threads=1,
             kv_type="f16", flash_attention=flash,
             adapters=(AdapterSettings(name="strong", path=str(adapter), scale=1e-6),),
         )  # fmt: skip

@@ -231,6 +231,24 @@ def test_scales_that_drew_tokens_before_are_tried_elsewhere(desk: Desk) -> None:
     assert failure(desk, started) == (FailureKind.INTERNAL, False)
 
 
+def test_whoever_is_drawn_first_is_judged_and_the_process_outlasts_it(open_strong: Callable[..., Desk]) -> None:
+    """One without adapters spoils the cache for all lanes: they are judged before it."""
+    desk = open_strong(True, lanes=SPOILT_MAX)
+    innocents = [desk.ask(SHORT, max_tokens=100, sampling=PLAIN) for _ in range(SPOILT_MAX - 1)]
+    while not all(any(isinstance(one, Tokens) for one in desk.said[innocent]) for innocent in innocents):
+        desk.step()
+    culprit = desk.ask(LONG, max_tokens=4, sampling=PLAIN)
+    context, real = desk.worker._context, desk.worker._context.logits
+    context.logits = lambda row: real(row) * (np.nan if running(desk, culprit) else 1)  # type: ignore[method-assign]
+    desk.finish(culprit, *innocents)
+    assert {failure(desk, one) for one in (culprit, *innocents)} == {(FailureKind.INTERNAL, False)}
+    assert desk.answer(SHORT, max_tokens=4, sampling=PLAIN)
+
+
+def running(desk: Desk, request_id: str) -> bool:
+    return any(one.job.id == request_id for one in desk.worker._scheduler._running.values())
+
+
 def test_two_that_may_both_be_to_blame_are_tried_elsewhere(desk: Desk) -> None:
     culprits = unseen(desk, OVERFLOWING, OWN)
     beside = desk.ask(SHORT, max_tokens=8, sampling=PLAIN)
