@@ -6,6 +6,7 @@ The loop's lag is the price of sharing a machine with an engine, so it is measur
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,9 +33,15 @@ class HostMeter:
 
     def __init__(self) -> None:
         psutil.cpu_percent(None)
+        self._last = self._read()
 
     def read(self) -> HostReading:
-        """Read now; never blocks."""
+        """Read now, or say the last reading again where the system gives none; never blocks."""
+        with suppress(OSError):  # no descriptor left, for now
+            self._last = self._read()
+        return self._last
+
+    def _read(self) -> HostReading:
         memory = psutil.virtual_memory()
         return HostReading(
             cpu_percent=round(min(100.0, psutil.cpu_percent(None))),

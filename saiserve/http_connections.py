@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -24,7 +25,7 @@ from typing import Any, Final
 import h11
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.protocol.ws_stream import Handshake
 from hypercorn.trio.task_group import TaskGroup
@@ -65,12 +66,14 @@ async def serve_connections(
     listener: socket.socket,
     stop: Callable[[], Awaitable[None]],
     *,
+    connections_max: int = sys.maxsize,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stop` returns; then refuse new connections and give open ones `config.graceful_timeout` to end.
 
     Args:
         listener: a listening TCP socket; closed here.
+        connections_max: open at once; more wait until one has ended.
     """
     context = WorkerContext(None)
     wrapped = wrap_app(app, config.wsgi_max_body_size, "asgi")
@@ -79,7 +82,7 @@ async def serve_connections(
         try:
             with listener:
                 async with open_plain_nursery() as nursery:
-                    nursery.start_soon(_accept, listener, connections, serve_one)
+                    nursery.start_soon(_accept, listener, connections, serve_one, connections_max)
                     task_status.started()
                     await stop()
                     nursery.cancel_scope.cancel()
@@ -89,13 +92,24 @@ async def serve_connections(
 
 
 async def _accept(
-    listener: socket.socket, nursery: trio.Nursery, serve_one: Callable[[trio.SocketStream], Awaitable[None]]
+    listener: socket.socket,
+    nursery: trio.Nursery,
+    serve_one: Callable[[trio.SocketStream], Awaitable[None]],
+    connections_max: int,
 ) -> None:
     """Accept for ever, a few in each turn of the loop; a process without room for more waits until there is."""
     listener.setblocking(False)
+    was_full = False
     while True:
         await trio.lowlevel.wait_readable(listener)
-        for _ in range(ACCEPTS_IN_A_TURN):
+        is_full = len(nursery.child_tasks) >= connections_max
+        if is_full and not was_full:
+            log.warning("%d connections are open: new ones wait until one has ended", len(nursery.child_tasks))
+        was_full = is_full
+        if is_full:
+            await trio.sleep(ACCEPT_REST_S)
+            continue
+        for _ in range(min(ACCEPTS_IN_A_TURN, connections_max - len(nursery.child_tasks))):
             try:
                 connection, _address = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -122,6 +136,8 @@ class _Connection(TCPServer):  # type: ignore[misc]
     """One connection."""
 
     _reading: trio.CancelScope
+    _is_over = False
+    """The client has ended its side: no further request is waited for."""
 
     async def run(self) -> None:
         """Speak HTTP/1.1 until either side ends the connection."""
@@ -159,6 +175,8 @@ class _Connection(TCPServer):  # type: ignore[misc]
             await self._send_all(event.data)
         elif isinstance(event, Closed) and self.protocol.has_refused:
             await self._close_behind_an_answer()
+        elif isinstance(event, Updated) and event.idle and self._is_over:
+            await self.idle_task.stop()
         else:
             await super().protocol_send(event)
 
@@ -196,9 +214,9 @@ class _Connection(TCPServer):  # type: ignore[misc]
                 while data := await self.stream.receive_some(RECEIVE_BYTES):
                     await put.send(bytes(data))
             nursery.cancel_scope.cancel()
+        self._is_over = True
         await self.protocol.handle(Closed())
-        if self.protocol.has_refused:
-            await self.idle_task.stop()
+        await self.idle_task.stop()
 
     async def _take(self, pieces: trio.MemoryReceiveChannel[bytes]) -> None:
         async for data in pieces:

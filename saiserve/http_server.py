@@ -32,6 +32,7 @@ from saiserve.api.responses_kept import KeptResponses
 from saiserve.app import AsgiApp, create_app
 from saiserve.auth import Auth
 from saiserve.config import Settings
+from saiserve.descriptors import connections_max, raise_limit
 from saiserve.errors import SettingsError
 from saiserve.http_connections import serve_connections
 from saiserve.metering.metrics import CONTENT_TYPE, NodeMetrics, Tally
@@ -81,10 +82,12 @@ async def run_http(
     server = HttpServer(port)
     listeners = listen(node.settings)
     app, config = finish_sends(port), _hypercorn_config(node)
+    share = connections_max(raise_limit()) // len(listeners)
     try:
         async with trio.open_nursery() as nursery:
             for listener in listeners:
-                await nursery.start(partial(serve_connections, app, config, listener, server.stopping.wait))
+                serve = partial(serve_connections, app, config, listener, server.stopping.wait, connections_max=share)
+                await nursery.start(serve)
             task_status.started(server)
     finally:
         server.stopped.set()

@@ -19,6 +19,7 @@ from saiserve.api.context import Api
 from saiserve.app import create_app
 from saiserve.auth import Auth, ClientKey
 from saiserve.http_connections import serve_connections
+from saiserve.http_server import KEEP_ALIVE_S
 from tests.fakes.service import ScriptedService
 
 KEY = "client-key-of-the-tests"
@@ -47,19 +48,23 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(service: ScriptedService | None = None, **api_options: Any) -> AsyncIterator[Served]:
+async def serving(
+    service: ScriptedService | None = None, *, connections_max: int = 1_000, **api_options: Any
+) -> AsyncIterator[Served]:
     """Serve until the block ends; a real server on a real socket."""
     service = service or ScriptedService()
     app = create_app(Api(service, **api_options), AUTH)
     config = Config()
     config.graceful_timeout = 0.05
+    config.keep_alive_timeout = KEEP_ALIVE_S
     config.accesslog = None
     config.errorlog = None
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        await nursery.start(partial(serve_connections, app, config, listener, stop.wait))
+        serve = partial(serve_connections, app, config, listener, stop.wait, connections_max=connections_max)
+        await nursery.start(serve)
         try:
             yield Served(f"http://127.0.0.1:{port}", service)
         finally:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import random
 import re
 import socket
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -178,8 +180,61 @@ async def test_a_process_without_room_for_connections_takes_them_when_there_is_r
             taken.set()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_accept, listener, nursery, serve_one)
+            nursery.start_soon(_accept, listener, nursery, serve_one, 1_000)
             with socket.create_connection(real.getsockname()), trio.fail_after(30):
                 await taken.wait()
             nursery.cancel_scope.cancel()
     assert listener.refusals == 0
+
+
+ALIVE = b"GET /health HTTP/1.1\r\nHost: n\r\n\r\n"
+
+
+def sockets_open() -> int:
+    """Descriptors of this process, the server's and the clients'."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("said", [b"", ALIVE, ALIVE[:9]], ids=["nothing", "a request", "half a request"])
+async def test_what_a_client_has_closed_is_closed_here_at_once(said: bytes) -> None:
+    async with serving() as served:
+        before = sockets_open()
+        for _ in range(20):
+            async with await trio.open_tcp_stream(*served.address) as connection:
+                if said:
+                    await connection.send_all(said)
+                if said == ALIVE:
+                    assert (await connection.receive_some()).startswith(b"HTTP/1.1 200 ")
+        with trio.fail_after(30):  # far below the 75 s that an idle connection is kept
+            while sockets_open() > before:
+                await trio.sleep(0.01)
+
+
+async def test_a_client_that_has_closed_before_its_answer_keeps_nothing_either() -> None:
+    service = ScriptedService(lambda request: [Started(1, 0), Pause(3600)])
+    async with serving(service) as served:
+        before = sockets_open()
+        async with await trio.open_tcp_stream(*served.address) as connection:
+            await connection.send_all(request_for(stream=False))
+            while not service.requests:
+                await trio.sleep(0.01)
+        with trio.fail_after(30):
+            while sockets_open() > before:
+                await trio.sleep(0.01)
+
+
+async def test_more_connections_than_there_may_be_wait_for_one_to_end(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(connections_max=3) as served, AsyncExitStack() as opened:
+        first = [await opened.enter_async_context(await trio.open_tcp_stream(*served.address)) for _ in range(3)]
+        for connection in first:
+            await connection.send_all(ALIVE)
+            assert (await connection.receive_some()).startswith(b"HTTP/1.1 200 ")
+        late = await opened.enter_async_context(await trio.open_tcp_stream(*served.address))
+        await late.send_all(ALIVE)
+        with trio.move_on_after(0.5) as waiting:
+            await late.receive_some()
+        assert waiting.cancelled_caught
+        await first[0].aclose()
+        with trio.fail_after(30):
+            assert (await late.receive_some()).startswith(b"HTTP/1.1 200 ")
+    assert sum("new ones wait" in line for line in caplog.messages) == 1

@@ -52,7 +52,7 @@ LIMITS: dict[str, Any] = {
 """llguidance's bounds on compile work, work per token and memory."""
 OWN_ENDS: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     (
-        ("parsertoocomplex", "too many items"),
+        ("parsertoocomplex", "too many items", "current row has"),
         ("step_max_items", "max_items_in_row"),
         "its rules can be read in too many ways at once: make them unambiguous, or bound what repeats",
     ),

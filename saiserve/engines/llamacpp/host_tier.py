@@ -117,7 +117,9 @@ class HostTier:
             return Saved.NO_ROOM
         return Saved.WHOLE if end == held.ready else Saved.PARTLY
 
-    def _keep(self, now: int, held: Held, data: SavedState, *, start: int, end: int, parent: Blob | None = None) -> bool:
+    def _keep(
+        self, now: int, held: Held, data: SavedState, *, start: int, end: int, parent: Blob | None = None
+    ) -> bool:
         self.moved_tokens += end - start
         self._bytes_per_token = len(data) / (end - start)
         blob = self.store.put(
