@@ -38,6 +38,13 @@ def test_a_limit_hit_in_the_middle_is_the_requests_own_fault(desk: Desk) -> None
     assert desk.answer(max_tokens=3), "the next one is served"
 
 
+def test_too_many_readings_of_one_place_are_so_too(desk: Desk) -> None:
+    limited(desk, max_items_in_row=20)
+    failed = failure(desk, AMBIGUOUS, sampling=Sampling(seed=3, temperature=1.0, ignore_eos=True))
+    assert failed.kind is FailureKind.BAD_REQUEST
+    assert "Current row has" in failed.detail
+
+
 class Ended:
     """A matcher of llguidance's that has given up."""
 
@@ -57,6 +64,7 @@ class Ended:
         ("InternalError", "lexer error: too many expressions constructed", True, "step_lexer_fuel 200000"),
         ("LexerTooComplex", "", True, "shorten what repeats"),
         ("ParserTooComplex", "", True, "bound what repeats"),
+        ("InternalError", "Parser Error: Current row has 15600 items; max is 5000", True, "max_items_in_row 5000"),
         ("NoExtension", "nothing fits", True, "nothing fits"),
         ("InternalError", "panic", False, "panic"),
     ],
