@@ -19,12 +19,6 @@ from swimcluster.snapshot import load_snapshot, store_snapshot
 from swimcluster.state_file import next_epoch, snapshot_path
 
 
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk may be busy with others for longer than a member that closes waits for it."""
-    monkeypatch.setattr(state_file, "FINAL_WRITE_S", 60.0)
-
-
 @asynccontextmanager
 async def member(
     network: MemoryNetwork, name: str, *seeds: str, state_dir: Path | None = None
