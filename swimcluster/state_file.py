@@ -59,6 +59,7 @@ class StateFile:
         self._stored: Snapshot | None = None
         self._fault = ""
         self._wanted = 0
+        self._is_closing = False
         self._putting = threading.Lock()
 
     async def load(self, own_address: Address | None) -> Snapshot:
@@ -70,13 +71,17 @@ class StateFile:
 
     @trio.lowlevel.enable_ki_protection
     async def keep(self, machine: Swim) -> None:
-        """Write whenever something changed, at most every `WRITE_INTERVAL_S`, until cancelled."""
-        while True:
+        """Write whenever something changed, at most every `WRITE_INTERVAL_S`, until cancelled or closing.
+
+        A task that comes to run only when the last write is under way would give that one up for its own.
+        """
+        while not self._is_closing:
             await self._store(self._snapshot(machine), "new")
             await trio.sleep(WRITE_INTERVAL_S)
 
     async def store_last(self, machine: Swim) -> None:
         """Write once more on closing, whatever the caller's cancellation, within `FINAL_WRITE_S`."""
+        self._is_closing = True
         with trio.CancelScope(shield=True, deadline=trio.current_time() + FINAL_WRITE_S):
             # Another suffix than the periodic write's, which may still be under way in its thread.
             await self._store(self._snapshot(machine), "last")

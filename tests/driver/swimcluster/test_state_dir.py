@@ -7,6 +7,8 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -16,7 +18,7 @@ from swimcluster import Address, Cluster, Config, MemberState, Snapshot, Snapsho
 from swimcluster import snapshot as snapshot_module
 from swimcluster.codec import EPOCH_MAX
 from swimcluster.snapshot import load_snapshot, store_snapshot
-from swimcluster.state_file import next_epoch, snapshot_path
+from swimcluster.state_file import StateFile, next_epoch, snapshot_path
 
 
 @asynccontextmanager
@@ -75,6 +77,30 @@ async def test_a_write_that_hung_never_lands_on_a_newer_one(tmp_path: Path, monk
     assert await trio.to_thread.run_sync(ended.wait, 60)
     assert [known.name for known in load_snapshot(path)[0].addresses] == ["a"]
     assert [file.name for file in tmp_path.iterdir()] == [path.name], "nor leaves its own file behind"
+
+
+async def test_a_periodic_write_that_comes_behind_the_last_one_does_not_undo_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, goes_on = threading.Event(), threading.Event()
+
+    def slow_last(path: Path, snapshot: snapshot_module.Snapshot, suffix: str, put: snapshot_module.Put) -> str:
+        if suffix == "last":
+            under_way.set()
+            assert goes_on.wait(60)
+        return store_snapshot(path, snapshot, suffix, put)
+
+    monkeypatch.setattr(state_file, "store_snapshot", slow_last)
+    machine: Any = SimpleNamespace(local=SimpleNamespace(epoch=7), members=list, departed=list)
+    state = StateFile(tmp_path / "b.swim", pytest.fail)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(state.store_last, machine)
+        assert await trio.to_thread.run_sync(under_way.wait, 60)
+        with trio.CancelScope() as ended:
+            ended.cancel()
+            await state.keep(machine)
+        goes_on.set()
+    assert load_snapshot(tmp_path / "b.swim")[0].epoch == 7
 
 
 async def test_a_life_in_which_nobody_was_met_keeps_the_addresses_of_the_one_before(tmp_path: Path) -> None:
