@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +108,10 @@ def _measured(opened: _Opened, settings: EngineSettings, on_ready: Callable[[], 
     token, streams_max = max(vocabulary.special.bos, 0), context.sequences_max - 1
     threads = _choose_threads(context, settings, token)
     speeds = measure(context, token, streams_max=streams_max, speed_floor=settings.speed_floor or SPEED_FLOOR)
+    if not math.isfinite(float(context.logits(0).max())):
+        raise EngineLoadError(
+            f"{settings.model_path} cannot be served: what it computes are not numbers; the file may be damaged, fetch it again"
+        )
     compiler = ConstraintCompiler(vocabulary, opened.model.vocab)
     ends = PromptEnds()
     lanes = choose_lanes(
