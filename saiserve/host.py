@@ -32,7 +32,6 @@ class HostMeter:
     """Reads the machine; the CPU figure covers the time since the reading before."""
 
     def __init__(self) -> None:
-        psutil.cpu_percent(None)
         self._last = self._read()
 
     def read(self) -> HostReading:

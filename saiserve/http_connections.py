@@ -1,11 +1,12 @@
 """Connections of the node's port: hypercorn's HTTP/1.1 on trio, with what strangers may do to one kept inside it.
 
-Five things differ from hypercorn's own server. A fault in one connection ends that connection and not the process.
+Six things differ from hypercorn's own server. A fault in one connection ends that connection and not the process.
 HTTP/2 is not spoken, asked for or assumed: nobody here needs it, and it is a second parser for strangers' bytes. And a
 connection is read on while its request is answered, also when more bytes follow the request (pipelining, or the CRLF
 that some clients append): the end of the connection is seen at once, which is how clients call work off. And what
 hypercorn reads otherwise than RFC 9112 says, absolute targets and half handshakes, is made plain before it sees it. What
-is no request at all is told what is wrong with it, in the words of every other error (http_faults.py).
+is no request at all is told what is wrong with it, in the words of every other error (http_faults.py). And connections
+never take the last descriptors (descriptors.py): more of them wait, and one that its client has closed is closed here.
 """
 
 from __future__ import annotations

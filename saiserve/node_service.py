@@ -249,7 +249,6 @@ class NodeService:
                 return answer
             error = final_error(answer)
             if error is not None:
-                error.index = answer.index
                 raise error
             last = passing_error(answer)
         raise last

@@ -48,6 +48,7 @@ def _error(kind: ErrorKind, refused: Refused) -> ApiError:
         retry_after_s=refused.retry_after_s or None,
         prompt_tokens=refused.prompt_tokens,
         context_tokens=refused.context_tokens,
+        index=refused.index,
     )
 
 

@@ -230,7 +230,7 @@ class Scheduler:
             stream = self._streams[job_id]
             stream.tokens.append(token)
             stream.drawn += 1
-            stream.has_drawn, stream.restarts = True, 0
+            stream.restarts = 0
             if stream.draft:
                 self._guesses.compare(stream, token)
 

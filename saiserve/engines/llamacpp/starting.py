@@ -114,7 +114,7 @@ class Starts:
             return False
         self._queue.remove(stream)
         stream.held, stream.leader = held, None
-        stream.reused, stream.has_drawn = held.ready, False
+        stream.reused = held.ready
         stream.prefill_end = len(stream.tokens)
         stream.prefill_turn = stream.turn
         stream.started_at = stream.started_at or now

@@ -23,7 +23,6 @@ class Stream:
         "drafted",
         "drawn",
         "ended",
-        "has_drawn",
         "held",
         "job",
         "leader",
@@ -57,8 +56,6 @@ class Stream:
         self.reused = 0
         """Ids in the cache when it last started."""
         self.drawn = 0
-        self.has_drawn = False
-        """Whether a token was drawn since it last started."""
         self.lookup: Lookup | None = None
         self.draft: tuple[int, ...] = ()
         """Tokens computed beyond the last one drawn, as long as they may turn out right."""
@@ -104,7 +101,8 @@ class Stream:
     @property
     def may_spoil(self) -> bool:
         """Whether it may have left NaN in the cache unseen: rows computed with adapters, and no token drawn from them yet."""
-        return bool(self.job.adapter) and not self.has_drawn and self.ready > self.reused
+        has_drawn = len(self.tokens) > self.prefill_end
+        return bool(self.job.adapter) and not has_drawn and self.ready > self.reused
 
     @property
     def waits_for_leader(self) -> bool:
