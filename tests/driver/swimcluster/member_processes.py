@@ -53,9 +53,7 @@ class Node:
                 self.history.append(self.view)
                 self.times.append(told["at"])
                 self._told.set()
-                self.is_put_to_sleep = False
-        """Whether a test stops this process on purpose."""
-        self._told = trio.Event()
+                self._told = trio.Event()
 
     async def read_errors(self) -> None:
         assert self.process.stderr is not None
