@@ -12,18 +12,21 @@ FIRST = 10_000
 LEAST = 1_000
 """Ports between the services' and the system's own that are enough to choose from."""
 TRIES = 100
+_given: set[int] = set()
+"""Those that were drawn, as many as there are ports: who was told one may not listen there yet."""
 
 
 def free_port() -> int:
     """A port that is free for TCP and UDP, and that nobody is given who does not ask for it by number.
 
     What the system gives for port 0 it gives to others too, and to each outgoing connection, before the process that is
-    told the number listens there. So one is drawn from those that the system never gives.
+    told the number listens there. So one is drawn from those that the system never gives, and each once.
     """
     least = _ephemeral_from()
     for _ in range(TRIES if least - FIRST >= LEAST else 0):
         port = random.randrange(FIRST, least)
-        if _is_free(port):
+        if port not in _given and _is_free(port):
+            _given.add(port)
             return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

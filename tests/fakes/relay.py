@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import trio
 
+from saiserve.bench.ports import free_port
+
 HOST = "127.0.0.1"
 KEPT_MAX = 50_000
 """Datagrams and requests kept; the first ones stay."""
@@ -88,8 +90,8 @@ class Relay:
 
 async def open_relay(nursery: trio.Nursery, behind: int) -> Relay:
     """Open a relay on a free port for the node that listens, or will listen, at `behind`."""
-    listener, *_ = await trio.open_tcp_listeners(0, host=HOST)
-    port = listener.socket.getsockname()[1]
+    port = free_port()
+    listener, *_ = await trio.open_tcp_listeners(port, host=HOST)
     udp = trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     await udp.bind((HOST, port))
     relay = Relay(behind, port)

@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from saiserve.bench.ports import free_port
 from swimcluster.address import Address
 from swimcluster.errors import ConfigError, ExchangeError
 from swimcluster.transport import Transport, udp
@@ -115,8 +116,8 @@ async def test_port_zero_takes_one_number_for_udp_and_tcp() -> None:
 
 async def test_a_port_whose_udp_half_is_taken_is_a_config_error_that_names_it() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-        taken.bind(("127.0.0.1", 0))
-        address = Address("127.0.0.1", taken.getsockname()[1])
+        address = Address("127.0.0.1", free_port())  # its TCP half is nobody's
+        taken.bind((address.host, address.port))
         with pytest.raises(ConfigError, match=str(address)):
             async with open_udp_transport(address):
                 pass
@@ -146,9 +147,9 @@ async def test_a_dual_stack_transport_speaks_ipv4_and_ipv6_and_names_each_as_use
 async def test_datagrams_alone_share_a_port_number_with_somebody_elses_tcp_server() -> None:
     async with open_udp_transport(LOOPBACK) as other:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
-            server.bind(("127.0.0.1", 0))
+            address = Address("127.0.0.1", free_port())  # its UDP half is nobody's
+            server.bind((address.host, address.port))
             server.listen()
-            address = Address("127.0.0.1", server.getsockname()[1])
             async with open_udp_datagrams(address) as datagrams:
                 assert datagrams.local_address == address
                 assert datagrams.send_nowait(other.local_address, b"hi")

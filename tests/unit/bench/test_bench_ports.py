@@ -28,9 +28,20 @@ def test_a_taken_port_is_not_drawn(kind: socket.SocketKind, tmp_path: Path, monk
         drawn = taken.getsockname()[1]
         (tmp_path / "range").write_text("60000\t61000\n")
         monkeypatch.setattr(ports, "EPHEMERAL", tmp_path / "range")
+        monkeypatch.setattr(ports, "_given", set())
         draws = iter([drawn, drawn, free])
         monkeypatch.setattr("saiserve.bench.ports.random.randrange", lambda least, most: next(draws))
         assert free_port() == free
+
+
+def test_a_port_is_drawn_once_though_nobody_listens_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = free_port(), free_port()
+    (tmp_path / "range").write_text("60000\t61000\n")
+    monkeypatch.setattr(ports, "EPHEMERAL", tmp_path / "range")
+    monkeypatch.setattr(ports, "_given", set())
+    draws = iter([one, one, other])
+    monkeypatch.setattr("saiserve.bench.ports.random.randrange", lambda least, most: next(draws))
+    assert [free_port(), free_port()] == [one, other]
 
 
 @pytest.mark.parametrize("content", ["1024\t65535\n", "", "none"])
