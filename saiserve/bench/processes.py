@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import trio
 
@@ -110,9 +111,7 @@ async def _process(command: Sequence[str], settings: Mapping[str, str], folder: 
     """A child with its output in a file; it is gone afterwards."""
     environment = {**{name: os.environ[name] for name in PASSED if name in os.environ}, **settings}
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(  # noqa: ASYNC220, S603  # starting takes a millisecond; the command is ours
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder
-        )
+        process = _started(command, environment, folder, log)
     try:
         yield _Running(process, folder / "log")
     finally:
@@ -123,3 +122,13 @@ async def _process(command: Sequence[str], settings: Mapping[str, str], folder: 
             except subprocess.TimeoutExpired:
                 process.kill()
                 await trio.to_thread.run_sync(process.wait)
+
+
+@trio.lowlevel.enable_ki_protection
+def _started(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, log: BinaryIO
+) -> subprocess.Popen[bytes]:
+    """Start it whole: an interrupt that comes meanwhile, with the child begun and not yet known, comes a moment later."""
+    return subprocess.Popen(  # noqa: S603  # the command is ours
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder
+    )
