@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-import httpx2
 import trio
 
-from acceptance.nodes import Node
+from acceptance.nodes import Node, plain_client
 
 LOG_LINES_PER_MINUTE = 200
 LATER_S = 6.0
@@ -29,7 +28,7 @@ async def view(node: Node) -> View:
 
 async def metrics(node: Node) -> str:
     """All that a node measures, as its operator reads it."""
-    async with httpx2.AsyncClient(timeout=30) as client:
+    async with plain_client(60) as client:
         response = await client.get(f"{node.url}/metrics", headers=node.operator)
         return str(response.raise_for_status().text)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from acceptance.cluster import wait_view
-from acceptance.nodes import API_KEY, Node, fleet
+from acceptance.nodes import API_KEY, Node, fleet, plain_client
 from tests.fixtures import tiny_models
 
 pytestmark = pytest.mark.slow
@@ -19,7 +18,7 @@ ASKED = {"model": "renamed", "messages": [{"role": "user", "content": "Hi"}], "t
 
 
 async def post(node: Node, path: str, **more: Any) -> dict[str, Any]:
-    async with httpx2.AsyncClient(timeout=60) as client:
+    async with plain_client(60) as client:
         reply = await client.post(
             node.url + path, json={**ASKED, **more}, headers={"Authorization": f"Bearer {API_KEY}"}
         )
