@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import httpx2
 import trio
 
 from acceptance.chat import Stream, chat_body, check_stream, stream_chat
-from acceptance.check import Check, Scale
+from acceptance.check import Check, LateError, Scale, at_best
 from acceptance.cluster import SMOL
 from acceptance.nodes import CLUSTER_SECRET, Node, fleet
 
@@ -54,6 +55,10 @@ async def _one_prefill(scale: Scale) -> str:
 
 
 async def _loop_lag(scale: Scale) -> str:
+    return await at_best(partial(_lag_beside_an_engine, scale), scale.times)
+
+
+async def _lag_beside_an_engine(scale: Scale) -> str:
     async with fleet() as group:
         node = await group.start_ready("node-a", SMOL, seeds="", environment={"THREADS": ""})
 
@@ -65,7 +70,8 @@ async def _loop_lag(scale: Scale) -> str:
                 nursery.start_soon(ask, client, number)
         lag = await metric(node, "saiserve_loop_lag_p99_seconds")
         rate = await metric(node, "saiserve_engine_decode_tokens_total")
-        assert lag < (LAG_S if scale.is_full else BUSY_LAG_S), f"loop lag p99 {lag * 1000:.1f} ms"
+        if lag >= (LAG_S if scale.is_full else BUSY_LAG_S):
+            raise LateError(f"loop lag p99 {lag * 1000:.1f} ms")
         return f"loop lag p99 {lag * 1000:.1f} ms over the last minute, {rate:.0f} tokens decoded"
 
 

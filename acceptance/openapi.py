@@ -12,7 +12,7 @@ from typing import Any, Final
 import trio
 
 from acceptance.check import Check, Scale, SkippedError
-from acceptance.cluster import wait_view
+from acceptance.cluster import UNHURRIED_S, wait_view
 from acceptance.nodes import API_KEY, CLUSTER_SECRET, fleet
 
 MODEL: Final = "simulated:sim?decode_rate=100000&prefill_rate=10000000&answer_tokens=4"
@@ -49,7 +49,7 @@ async def _fuzz(scale: Scale) -> str:
     async with fleet() as group:
         entry = await group.start_ready("entry", "none", seeds="")
         worker = await group.start_ready("worker", MODEL)
-        await wait_view([entry, worker], {"entry", "worker"}, 20)
+        await wait_view([entry, worker], {"entry", "worker"}, UNHURRIED_S)
         report = group.folder / "report.json"
         report.with_name("schemathesis.toml").write_text(CONFIG, "utf-8")
         command = _command(entry.url, report, scale)

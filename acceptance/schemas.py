@@ -27,7 +27,7 @@ import jsonschema
 import trio
 
 from acceptance.check import Check, Scale, SkippedError
-from acceptance.cluster import SMOL, wait_view
+from acceptance.cluster import SMOL, UNHURRIED_S, wait_view
 from acceptance.nodes import Node, fleet
 
 CACHE: Final = Path(__file__).parents[1] / ".cache" / "json-schema-suite"
@@ -241,7 +241,7 @@ async def _suite(scale: Scale) -> str:
     async with fleet() as group:
         entry = await group.start_ready("entry", "none", seeds="")
         worker = await group.start_ready("worker", SMOL)
-        await wait_view([entry, worker], {"entry", "worker"}, 20)
+        await wait_view([entry, worker], {"entry", "worker"}, UNHURRIED_S)
 
         async def one(node: Node, schema: dict[str, Any], seed: int) -> None:
             async with places, node.client() as client:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import trio
 
-from acceptance.cluster import wait_view
+from acceptance.cluster import UNHURRIED_S, wait_view
 from acceptance.nodes import READY_S, Fleet, Node, fleet, free_port
 from saiserve.peers.connections import Connections
 from saiserve.peers.swim_transport import SwimTransport
 from swimcluster.address import Address, parse_address
 
-VIEW_S, TOLD_S = 20.0, 60.0
+VIEW_S, TOLD_S = UNHURRIED_S, UNHURRIED_S
 
 pytestmark = pytest.mark.slow
 

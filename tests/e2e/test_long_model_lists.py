@@ -8,14 +8,14 @@ import pytest
 import trio
 from membership_views import counted
 
-from acceptance.cluster import wait_view
+from acceptance.cluster import UNHURRIED_S, wait_view
 from acceptance.nodes import READY_S, Node, fleet, free_port
 from saiserve.limits import METADATA_BYTES_MAX
 from saiserve.peers.swim_transport import DATAGRAM_BYTES_MAX
 from tests.fakes.relay import Relay, open_relay
 
 COUNT, LENGTH = 200, 60
-VIEW_S, FETCH_S = 20.0, 30.0
+VIEW_S, FETCH_S = UNHURRIED_S, UNHURRIED_S
 POST = re.compile(rb"content-length: (\d+)\r\nx-sai-swim: datagram\r\n")
 
 pytestmark = pytest.mark.slow

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-import httpx2
 import pytest
 import trio
 from membership_views import LOG_LINES_PER_MINUTE, counted, metrics, unchanged, view
 
-from acceptance.cluster import wait_view
-from acceptance.nodes import CLUSTER_SECRET, Fleet, Node, fleet
+from acceptance.cluster import UNHURRIED_S, wait_view
+from acceptance.nodes import CLUSTER_SECRET, Fleet, Node, fleet, plain_client
 from saiserve.membership import membership_key
 from swimcluster.keyring import Keyring
 from swimcluster.line_budget import LINES_PER_WINDOW, WINDOW_S
@@ -24,7 +23,7 @@ from swimcluster.mac import HELLO_MAGIC, FrameKind, encode_hello, seal
 from tests.fakes.relay import Relay, inject
 
 OTHER_SECRET = "a-secret/of+another=cluster-0123456789"
-VIEW_S, RETRY_S, SETTLE_S = 20.0, 30.0, 60.0
+VIEW_S, RETRY_S, SETTLE_S = UNHURRIED_S, UNHURRIED_S, UNHURRIED_S
 DIALS_MIN = 9
 """Three rounds over three seeds."""
 UNDER_WAY_MAX = 4
@@ -158,7 +157,7 @@ def forged(keyring: Keyring, kind: FrameKind, numbers: range, cluster: str = "de
 
 async def post(node: Node, kind: str, messages: list[bytes]) -> set[int]:
     """Send membership messages to a node's port; the statuses that came."""
-    async with httpx2.AsyncClient(base_url=node.url, timeout=60) as client:
+    async with plain_client(60, base_url=node.url) as client:
         sent = [await client.post("/cluster/swim", content=m, headers={"x-sai-swim": kind}) for m in messages]
         return {reply.status_code for reply in sent}
 
