@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import random
+import signal
 from typing import Any
 
 import httpx2
-import psutil
 import trio
 
 from acceptance.chat import Stream, chat_body, check_stream, stream_chat
 from acceptance.check import Check, Scale
-from acceptance.cluster import SMOL, wait_view
+from acceptance.cluster import SMOL, UNHURRIED_S, wait_view
 from acceptance.nodes import Node, fleet
+from acceptance.processes import engines, send_signal
 
 STREAMS = 16
 TOKENS = 48
 INNOCENTS = 3
+CULPRIT_S = 600.0
+"""The request that crashes engines says nothing until its end, which others' answers and two new engines come before."""
 REPORTED_S = 3.0
 """A load that lasts so long is no old report."""
 
@@ -28,8 +31,10 @@ async def _kill_rounds(scale: Scale) -> str:
     async with fleet() as group:
         entry = await group.start_ready("entry", "none", seeds="")
         workers = {name: await group.start_ready(name, SMOL, seeds=entry.address) for name in ("node-a", "node-b")}
-        for round_number in range(rounds):
-            await wait_view([entry, *workers.values()], {"entry", *workers}, 30)
+        for round_number in range(3 * rounds):
+            if round_number >= rounds and resumed:
+                break  # further rounds only where each kill came before its node had a stream
+            await wait_view([entry, *workers.values()], {"entry", *workers}, UNHURRIED_S)
             victim = rng.choice(sorted(workers))
             streams = await _streams_under_a_kill(entry, workers[victim], rng, round_number)
             for stream in streams:
@@ -42,11 +47,8 @@ async def _kill_rounds(scale: Scale) -> str:
 
 async def _streams_under_a_kill(entry: Node, victim: Node, rng: random.Random, round_number: int) -> list[Stream]:
     streams: list[Stream] = []
-    begun = trio.Event()
-    pending = STREAMS
 
     async def one(number: int) -> None:
-        nonlocal pending
         body = chat_body(
             SMOL,
             f"Round {round_number}, story {number}: tell me about a {rng.choice(['fox', 'ship', 'tree', 'king'])}.",
@@ -56,8 +58,6 @@ async def _streams_under_a_kill(entry: Node, victim: Node, rng: random.Random, r
         )
         async with entry.client() as client:
             streams.append(await stream_chat(client, body))
-        pending -= 1
-        begun.set()
 
     async def kill() -> None:
         # Somewhere between queueing, prefill and the middle of the answers.
@@ -76,11 +76,11 @@ async def _crashing_request(scale: Scale) -> str:
     async with fleet() as group:
         entry = await group.start_ready("entry", "none", seeds="")
         workers = [await group.start_ready(name, SMOL, seeds=entry.address) for name in ("node-a", "node-b", "node-c")]
-        await wait_view([entry, *workers], {"entry", "node-a", "node-b", "node-c"}, 30)
+        await wait_view([entry, *workers], {"entry", "node-a", "node-b", "node-c"}, UNHURRIED_S)
         outcome: dict[str, Any] = {}
 
         async def culprit() -> None:
-            async with entry.client() as client:
+            async with entry.client(CULPRIT_S) as client:
                 body = chat_body(SMOL, "The request that takes engines down", 4000, ignore_eos=True, stream=False)
                 del body["stream_options"]
                 outcome["culprit"] = await client.post("/v1/chat/completions", json=body)
@@ -105,7 +105,7 @@ async def _crashing_request(scale: Scale) -> str:
         for node in (entry, *workers):
             assert node.process.poll() is None, f"{node.name} died"
         for node in workers:
-            await node.wait_ready(30)
+            await node.wait_ready()
         async with entry.client() as client:
             after = await stream_chat(client, chat_body(SMOL, "Are you all still there?", 8))
         assert after.done
@@ -124,10 +124,10 @@ def _innocent(entry: Node, name: str, outcome: dict[str, Any]) -> Any:
 async def _busy_worker(entry: Node, workers: list[Node], *, for_s: float = 0.0) -> Node:
     """The worker whose engine holds the long request, as the workers themselves report for so long on end."""
     last, since = "", trio.current_time()
-    with trio.fail_after(60):
+    with trio.fail_after(UNHURRIED_S):
         while True:
             # One that just went is reported busy for a moment.
-            busy = [node for node in workers if await _running(node) > 0 and _engines(node)]
+            busy = [node for node in workers if await _running(node) > 0 and living_engines(node)]
             name = busy[0].name if len(busy) == 1 else ""
             if name != last:
                 last, since = name, trio.current_time()
@@ -146,18 +146,17 @@ async def _running(node: Node) -> int:
     return int(mine["busy"]) if mine else 0
 
 
-def _engines(node: Node) -> list[psutil.Process]:
-    """Engine processes of a node that live; they are its only children."""
-    children = psutil.Process(node.process.pid).children(recursive=True)
-    return [child for child in children if any("llamacpp" in part for part in child.cmdline())]
+def living_engines(node: Node) -> list[Any]:
+    """Engine processes of a node; one that was killed and not yet reaped is none."""
+    return engines(node.process.pid)
 
 
 def _kill_engine(node: Node) -> None:
     """Kill the engine process of a node."""
-    engines = _engines(node)
-    assert engines, f"{node.name} has no engine process"
-    for engine in engines:
-        engine.kill()
+    found = living_engines(node)
+    assert found, f"{node.name} has no engine process"
+    for engine in found:
+        send_signal(engine, signal.SIGKILL)
 
 
 CHECKS = (

@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-import psutil
 import trio
 
 from acceptance.nodes import API_KEY, Node, fleet
+from acceptance.processes import engines, memory_mib
 from benchmarks.engine.servers import MODELS
 from saiserve.bench.client import AnswerError, Client
 from saiserve.bench.prompts import WORDS
@@ -61,7 +61,6 @@ STOOD_STILL_S: Final = 20.0
 """A clock that jumps so far means that the machine stood still: what broke over it says nothing."""
 KV_CELLS: Final = 16_384
 SETTINGS: Final = {"LANES": "16", "KV_CELLS": f"{KV_CELLS}", "CACHE_MIB": "128", "DRAIN_S": f"{DRAIN_S:g}"}
-MiB: Final = 1024 * 1024
 
 
 @dataclass
@@ -127,18 +126,18 @@ class Soak:
         return float(first * (last / first) ** self.chance.random())
 
     def sample_memory(self) -> None:
-        """Add up what the node's processes hold."""
-        node = psutil.Process(self.node.process.pid)
-        engines = node.children(recursive=True)
-        self.tally.memory_mib.append(sum(one.memory_info().rss for one in [node, *engines]) / MiB)
+        """Add up what the node and its engines hold."""
+        kept = {self.node.process.pid, *self.engine_pids()}
+        held = memory_mib(self.node.process.pid)
+        self.tally.memory_mib.append(sum(mib for pid, mib in held.items() if pid in kept))
 
-    def children(self) -> set[int]:
+    def engine_pids(self) -> set[int]:
         """Process ids of the node's engines."""
-        return {one.pid for one in psutil.Process(self.node.process.pid).children(recursive=True)}
+        return {one.pid for one in engines(self.node.process.pid)}
 
     def check_engines(self) -> None:
         """Other engines than at the beginning mean that one was lost."""
-        if self.children() != self.engines and not self.tally.stops:
+        if self.engine_pids() != self.engines and not self.tally.stops:
             self.tally.faults.append("an engine process was lost")
 
 
@@ -149,7 +148,7 @@ async def soaking(model: str, seed: int, tally: Tally) -> AsyncIterator[Soak]:
         node = await nodes.start_ready("soak", MODELS[model], environment=SETTINGS)
         client = Client(node.port, MODELS[model], API_KEY, answer_s=ANSWER_S)
         soak = Soak(node, client, random.Random(seed), tally)
-        soak.engines = soak.children()
+        soak.engines = soak.engine_pids()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch_clock, tally)
             yield soak

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import psutil
 import pytest
 import trio
 
 from acceptance.cluster import wait_view
-from acceptance.nodes import API_KEY, CLUSTER_SECRET, Node, fleet
+from acceptance.nodes import API_KEY, CLUSTER_SECRET, Node, fleet, plain_client
+from acceptance.processes import below, engines, memory_mib, send_signal
 from tests.e2e.test_damaged_models import COPIES, WRONG
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ OPERATOR = {"X-SAI-Cluster": CLUSTER_SECRET}
 
 
 async def admin(node: Node, method: str, path: str, body: dict[str, Any] | None = None) -> httpx2.Response:
-    async with httpx2.AsyncClient(timeout=120) as client:
+    async with plain_client(120) as client:
         return await client.request(method, f"{node.url}/admin/models{path}", headers=OPERATOR, json=body)
 
 
@@ -148,7 +148,7 @@ async def test_damaged_files_beside_a_stream_are_refused_and_the_stream_goes_on(
     async with fleet() as group:
         node = await group.start_ready("a", model, environment=environment)
         assert await stream(node, model, 60) > 10  # buffers are made at the first batches
-        before = memory_mib(node)
+        before = memory_mib(node.process.pid)
         for name, damage in {**COPIES[model], **WRONG}.items():
             path = tmp_path / name / "model.gguf"
             path.parent.mkdir()
@@ -169,13 +169,11 @@ async def test_damaged_files_beside_a_stream_are_refused_and_the_stream_goes_on(
         assert node.process.poll() is None
         assert [one["id"] for one in (await admin(node, "GET", "")).json()["models"]] == [model]
         assert "Traceback" not in node.log_text()
-        assert {engine: memory for engine, memory in memory_mib(node).items() if memory > before[engine] + 30} == {}
-
-
-def memory_mib(node: Node) -> dict[int, float]:
-    """Resident memory by process, the node and its engines."""
-    parent = psutil.Process(node.process.pid)
-    return {one.pid: one.memory_info().rss / 2**20 for one in (parent, *parent.children(recursive=True))}
+        with trio.fail_after(WAIT_S):  # a refused load is told a moment before its process has ended
+            while {node.process.pid, *(one.pid for one in below(node.process.pid))} != set(before):
+                await trio.sleep(0.05)
+        after = memory_mib(node.process.pid)
+        assert {pid: after[pid] for pid in before if after[pid] > before[pid] + 30} == {}
 
 
 async def test_two_real_models_share_a_budget_and_a_hung_one_harms_nobody() -> None:
@@ -184,18 +182,17 @@ async def test_two_real_models_share_a_budget_and_a_hung_one_harms_nobody() -> N
         node = await group.start_ready("a", "smollm2-135m", environment={**environment, "LANES": "2"})
         told = await admin(node, "POST", "/load", {"model": "gemma-3-270m", "pin": False})
         assert told.status_code == 200, told.text
-        engines = psutil.Process(node.process.pid).children()
-        assert len(engines) == 2
+        assert len(engines(node.process.pid)) == 2
         held = {model["id"]: model["held_bytes"] for model in (await admin(node, "GET", "")).json()["models"]}
-        newest = max(engines, key=lambda process: process.create_time())
-        assert newest.memory_info().rss <= held["gemma-3-270m"]
+        newest = engines(node.process.pid)[-1]
+        assert 0 < memory_mib(node.process.pid)[newest.pid] <= held["gemma-3-270m"] / 2**20
         newest.send_signal(signal.SIGSTOP)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_fails_with_a_sentence, node)
                 assert await stream(node, "smollm2-135m", 60) > 10
         finally:
-            newest.send_signal(signal.SIGCONT)
+            send_signal(newest, signal.SIGCONT)  # it may have been ended for its silence
 
 
 async def test_more_than_the_budget_is_refused_with_numbers() -> None:

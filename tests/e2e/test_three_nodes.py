@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from acceptance.nodes import free_port
+from acceptance.processes import is_running
 
 ROOT = Path(__file__).parent.parent.parent
 MODELS_LAST_BROKEN = ("simulated:sim", "simulated:sim", "./missing.gguf")
@@ -70,14 +71,6 @@ def wait_gone(pids: list[int]) -> None:
     while any(is_running(pid) for pid in pids):
         assert time.monotonic() < deadline, "a node was left behind"
         time.sleep(0.05)
-
-
-def is_running(pid: int) -> bool:
-    """Whether it runs: one that ended and was not reaped does not."""
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text("utf-8")
-    except FileNotFoundError:
-        return False
 
 
 def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:

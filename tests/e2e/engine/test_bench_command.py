@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+
+from acceptance.processes import below, is_running
 
 
 @pytest.mark.slow
@@ -43,21 +43,12 @@ def test_bench_that_is_ended_ends_the_node_it_started(number: signal.Signals) ->
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
         try:
             deadline = time.monotonic() + 120
-            while not (nodes := _children(bench.pid)):
+            while not (nodes := [node.pid for node in below(bench.pid)]):
                 assert bench.poll() is None
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             bench.send_signal(number)
             assert bench.wait(timeout=120) == 130
-            assert not [node for node in nodes if Path(f"/proc/{node}").exists()]
+            assert not [node for node in nodes if is_running(node)]
         finally:
             bench.kill()
-
-
-def _children(process: int) -> list[int]:
-    children = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == process:
-                children.append(int(stat.parent.name))
-    return children

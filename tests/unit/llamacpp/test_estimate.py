@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from acceptance.processes import memory_mib
 from saiserve.engines.llamacpp.estimate import KV_BYTES, MemoryEstimate, estimate_memory, kv_bytes, score_bytes, sizes
 from saiserve.engines.llamacpp.gguf_file import ModelFile, read_model_file
 from saiserve.engines.llamacpp.settings import EngineSettings
@@ -102,7 +102,7 @@ async def test_a_real_engine_process_stays_within_its_estimate(cells: int, kv_ty
     told = estimate_memory(read_model_file(smol()), settings).total
     async with open_engine(settings) as running:
         assert running.pid is not None
-        held = psutil.Process(running.pid).memory_info().rss
+        held = memory_mib(running.pid)[running.pid] * 2**20
     assert 0.6 * told <= held <= 1.05 * told
 
 
