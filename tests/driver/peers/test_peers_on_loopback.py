@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import msgspec
 import pytest
@@ -110,19 +109,32 @@ async def test_vectors_that_take_long_are_heard_of_meanwhile(monkeypatch: pytest
     monkeypatch.setattr(reply, "SIGN_S", 0.05)
     words = tuple("one two three four five six seven eight" for _ in range(20))
     heard = 0
+    told = trio.Event()
 
     def hear() -> None:
         nonlocal heard
         heard += 1
+        if heard == 2:
+            told.set()
 
-    async with served(SimulatedSettings(prefill_rate=80.0)) as node:
+    async with served(SimulatedSettings(prefill_rate=1e6)) as node:
+        make = node.engine.embed
+
+        async def until_heard_twice(request: Embed, hear: Callable[[], None]) -> Embedded | Refused:
+            while not told.is_set():
+                hear()
+                await trio.sleep(0.01)
+            return await make(request, hear)
+
         engine = node.client.engine("b", "simulated")
-        embedded = await engine.embed(Embed("e", "simulated", words), hear)
+        with monkeypatch.context() as slow, trio.fail_after(WAIT_S):
+            slow.setattr(node.engine, "embed", until_heard_twice)
+            embedded = await engine.embed(Embed("e", "simulated", words), hear)
         assert isinstance(embedded, Embedded)
         assert embedded == await SimulatedEngine(FAST).embed(Embed("e", "simulated", words))
         assert heard >= 3, "two signs ahead of the answer"
         assert node.connections.idle == 1, "it was whole"
-        node.engine.settings = replace(node.engine.settings, prefill_rate=1e6)
+        monkeypatch.setattr(reply, "SIGN_S", WAIT_S)  # for as long as this process may stand still
         heard = 0
         await engine.embed(Embed("f", "simulated", words), hear)
         assert heard == 1, "nothing ahead of one that is made at once"

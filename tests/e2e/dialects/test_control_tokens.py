@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from acceptance.check import MEASURED_TIMES
 from acceptance.cluster import GEMMA, SMOL
 from tests.e2e.dialects.places import CHAT, Place
 from tests.e2e.dialects.reading import MESSAGES, assert_refused, strict_json
@@ -98,9 +99,12 @@ def test_template_syntax_is_text(place: Place, model: str) -> None:
         == count(place, CHAT, asked("{{ 8*8 }}"))
         > count(place, CHAT, asked("49"))
     )
-    began = time.monotonic()
-    loop = count(place, CHAT, asked("{% for i in range(99999999) %}{% endfor %}"))
-    assert time.monotonic() - began < 2
+    took = []
+    for _ in range(MEASURED_TIMES):  # a machine that stands still does so once, a loop is run each time
+        began = time.monotonic()
+        loop = count(place, CHAT, asked("{% for i in range(99999999) %}{% endfor %}"))
+        took.append(time.monotonic() - began)
+    assert min(took) < 2, took
     assert loop > count(place, CHAT, asked(""))
     place.assert_alive()
 
