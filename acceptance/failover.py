@@ -81,7 +81,7 @@ async def _crashing_request(scale: Scale) -> str:
 
         async def culprit() -> None:
             async with entry.client(CULPRIT_S) as client:
-                body = chat_body(SMOL, "The request that takes engines down", 4000, ignore_eos=True, stream=False)
+                body = chat_body(SMOL, "The request that takes engines down", 7500, ignore_eos=True, stream=False)
                 del body["stream_options"]
                 outcome["culprit"] = await client.post("/v1/chat/completions", json=body)
 

@@ -94,10 +94,11 @@ async def test_a_model_whose_file_is_gone_fails_with_a_sentence_when_it_is_neede
 
 
 async def test_an_answer_that_outlives_the_drain_goes_on_once_the_model_is_back(tmp_path: Path) -> None:
-    node = tiny_node(tmp_path, DRAIN_S="0.2")
+    # Longer than this process may stand still before the drain is over: the engine would be done meanwhile.
+    node = tiny_node(tmp_path, DRAIN_S="0.2", CONTEXT_TOKENS="8192", KV_CELLS="8192")
     async with running(node) as (service, _):
         await answer(service, "t0", "r0")
-        request = chat("Hi", model="t0", id="r1", max_tokens=1500)
+        request = chat("Hi", model="t0", id="r1", max_tokens=6000)
         async with service.answer(request) as started, trio.open_nursery() as nursery:
             texts, events = 0, []
             async for event in started.events:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from tests.fakes.patience import WAIT_S
+
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
@@ -75,7 +77,7 @@ async def test_a_trio_node_prints_who_is_alive_and_leaves_on_interrupt() -> None
     )
     assert node.stdout is not None
     text = b""
-    with trio.fail_after(20):
+    with trio.fail_after(WAIT_S):
         while b"Snapshot: a (alive)" not in text:
             text += await node.stdout.receive_some()
         node.send_signal(signal.SIGINT)

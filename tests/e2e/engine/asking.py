@@ -65,7 +65,7 @@ async def ask(
     return heard
 
 
-async def until(condition: Any, *, timeout_s: float = 60.0) -> None:
+async def until(condition: Any, *, timeout_s: float = 120.0) -> None:
     """Wait for something another process does."""
     with trio.fail_after(timeout_s):
         while not condition():

@@ -38,12 +38,14 @@ from tests.e2e.engine.asking import Heard, ask, request, until
 pytestmark = pytest.mark.slow
 
 Settings = Callable[..., EngineSettings]
-ENDLESS: dict[str, Any] = {"sampling": Sampling(seed=1, temperature=1, ignore_eos=True), "max_tokens": 2000}
+ROOMY: dict[str, Any] = {"context_tokens": 32_768, "cells": 65_536}
+ENDLESS: dict[str, Any] = {"sampling": Sampling(seed=1, temperature=1, ignore_eos=True), "max_tokens": 30_000}
+"""In such an engine it goes on for much longer than this process may stand still before it ends it."""
 
 
 async def test_a_killed_process_fails_what_it_had_accepted_and_comes_back(tiny_settings: Settings) -> None:
     # More cells than the model was trained on: llama.cpp warns while it loads, which no later end comes from.
-    async with open_engine(tiny_settings(cells=65_536)) as engine:
+    async with open_engine(tiny_settings(**ROOMY)) as engine:
         first_pid = engine.pid
         assert first_pid is not None
         heard = [Heard() for _ in range(3)]
@@ -78,7 +80,7 @@ async def test_a_process_that_cannot_be_started_again_is_tried_again_later(
         os.kill(engine.pid, signal.SIGKILL)
         await until(lambda: "no process to be had" in engine.detail)
         assert (await ask(engine)).refused.reason is RefusalReason.LOADING
-        await until(lambda: engine.state is EngineState.READY, timeout_s=60)
+        await until(lambda: engine.state is EngineState.READY)
         assert not faults
         faults.append(OSError(errno.ENOMEM, "no memory to be had"))
         with pytest.raises(EngineLoadError, match="no memory to be had"):
@@ -87,7 +89,7 @@ async def test_a_process_that_cannot_be_started_again_is_tried_again_later(
 
 
 async def test_a_process_that_stops_breathing_is_killed_and_its_requests_hang(tiny_settings: Settings) -> None:
-    engine = LlamaEngine(tiny_settings(), heartbeat_lost_s=12.0)
+    engine = LlamaEngine(tiny_settings(**ROOMY), heartbeat_lost_s=12.0)
     async with trio.open_nursery() as nursery:
         await nursery.start(engine.run)
         assert engine.pid is not None
@@ -137,7 +139,7 @@ async def test_a_process_in_a_long_step_is_vouched_for(tiny_settings: Settings) 
 
 
 async def test_leaving_a_stream_frees_its_lane(tiny_settings: Settings) -> None:
-    async with open_engine(tiny_settings()) as engine:
+    async with open_engine(tiny_settings(**ROOMY)) as engine:
         for _ in range(20):
             async with engine.generate(request(**ENDLESS)) as replies:
                 async for reply in replies:
@@ -149,7 +151,7 @@ async def test_leaving_a_stream_frees_its_lane(tiny_settings: Settings) -> None:
 
 
 async def test_stopping_fails_the_running_as_unloaded_and_leaves_no_process(tiny_settings: Settings) -> None:
-    engine = LlamaEngine(tiny_settings())
+    engine = LlamaEngine(tiny_settings(**ROOMY))
     heard = Heard()
     async with trio.open_nursery() as outer:
         async with trio.open_nursery() as nursery:
@@ -301,4 +303,4 @@ async def test_a_file_damaged_between_lives_leaves_the_node_waiting_with_a_reaso
         refused = (await ask(engine)).refused
         assert refused.reason is RefusalReason.LOADING
         path.write_bytes(tiny_path.read_bytes())
-        await until(lambda: engine.state is EngineState.READY, timeout_s=60)
+        await until(lambda: engine.state is EngineState.READY)
