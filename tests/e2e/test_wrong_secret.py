@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 import trio
-from membership_views import LOG_LINES_PER_MINUTE, counted, metrics, unchanged, view
+from membership_views import LOG_LINES_PER_MINUTE, again_if_still, counted, metrics, unchanged, view
 
 from acceptance.cluster import UNHURRIED_S, wait_view
 from acceptance.nodes import CLUSTER_SECRET, Fleet, Node, fleet, plain_client
@@ -106,6 +106,7 @@ def told_about(node: Node, words: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("mistake", "transport"), [(SECRET, "tcp"), (SECRET, "udp"), (NAME, "tcp")])
+@again_if_still
 async def test_a_node_with_another_secret_or_name_is_let_in_by_nobody_and_by_all_once_mended(
     mistake: Mistake, transport: str
 ) -> None:
@@ -171,6 +172,7 @@ async def arrived(node: Node, wanted: int) -> None:
 
 @pytest.mark.parametrize("keys", [(membership_key(OTHER_SECRET),), ()], ids=["another secret", "no secret"])
 @pytest.mark.parametrize("transport", ["tcp", "udp"])
+@again_if_still
 async def test_each_packet_of_a_stranger_is_counted_and_few_are_logged(keys: tuple[bytes, ...], transport: str) -> None:
     async with fleet() as group:
         members = await three(group, transport)
