@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
+import httpx2
 import pytest
 import trio
 
+from acceptance.check import LateError, at_best
 from acceptance.nodes import Node, fleet
 from benchmarks.burst import Tally, burst, probe
 from saiserve.limits import ENTRY_QUEUE_MAX
@@ -27,9 +29,15 @@ PAUSE_SHARE_MAX = 0.5
 """Of the time in which a long prompt is read. A sixth at most by its pieces (`BATCH_MAX`), all of it if read in one go."""
 
 
+def in_time(claim: bool, *seen: object) -> None:
+    """What the clock says: a machine that stood still may have said it, and the whole is measured again."""
+    if not claim:
+        raise LateError(str(seen))
+
+
 def assert_node_kept_answering(tally: Tally) -> None:
     for path, polls in tally.control_s.items():
-        assert sorted(polls)[int(len(polls) * 0.99) - 1] < CONTROL_S, (path, max(polls))
+        in_time(sorted(polls)[int(len(polls) * 0.99) - 1] < CONTROL_S, path, max(polls))
 
 
 @dataclass
@@ -62,11 +70,15 @@ async def stream(node: Node, text: str, tokens: int, seen: Stream) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 async def test_thirty_clients_at_two_lanes_are_all_served_about_in_turn(model: str) -> None:
+    await at_best(partial(served_in_turn, model))
+
+
+async def served_in_turn(model: str) -> None:
     async with fleet() as nodes:
         node = await nodes.start_ready("a", model, environment={"LANES": "2"})
         tally = await burst(node.port, model, 30, 32)
     assert dict(tally.statuses) == {"200": 30}
-    assert max(tally.first_byte_s) <= 3 * statistics.fmean(tally.first_byte_s)
+    in_time(max(tally.first_byte_s) <= 3 * statistics.fmean(tally.first_byte_s), tally.first_byte_s)
     assert_node_kept_answering(tally)
 
 
@@ -89,6 +101,10 @@ async def test_short_answers_do_not_wait_for_a_long_one(model: str) -> None:
 
 @pytest.mark.parametrize("model", MODELS)
 async def test_a_long_prompt_does_not_stop_running_streams(model: str) -> None:
+    await at_best(partial(streams_beside_a_long_prompt, model))
+
+
+async def streams_beside_a_long_prompt(model: str) -> None:
     async with fleet() as nodes:
         node = await nodes.start_ready("a", model, environment={"LANES": "3"})
         running, prefill, tally = [Stream(), Stream()], Stream(), Tally()
@@ -105,7 +121,7 @@ async def test_a_long_prompt_does_not_stop_running_streams(model: str) -> None:
     assert prefill.status == 200
     read_s = prefill.times[0] - prefill.asked_at
     pauses_s = [seen.longest_pause_s(prefill.asked_at, prefill.times[0]) for seen in running]
-    assert max(pauses_s) < read_s * PAUSE_SHARE_MAX, (pauses_s, read_s)
+    in_time(max(pauses_s) < read_s * PAUSE_SHARE_MAX, pauses_s, read_s)
     assert_node_kept_answering(tally)
 
 
@@ -117,9 +133,9 @@ async def test_what_no_queue_holds_is_refused_at_once_with_a_time_to_come_again(
         refused: list[tuple[str, float]] = []
         full = trio.Event()
 
-        async def ask(*, waits: bool) -> None:
+        async def ask(client: httpx2.AsyncClient, *, waits: bool) -> None:
             begun = trio.current_time()
-            async with node.client(200) as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
                 if not waits:
                     assert answer.status_code == 503
                     refused.append((answer.headers.get("retry-after", ""), trio.current_time() - begun))
@@ -127,15 +143,15 @@ async def test_what_no_queue_holds_is_refused_at_once_with_a_time_to_come_again(
                     full.set()
                 await answer.aread()
 
-        async with trio.open_nursery() as nursery:
+        async with node.client(2 * HELD_S + FULL_S) as client, trio.open_nursery() as nursery:
             for _ in range(2 + 4 + ENTRY_QUEUE_MAX + 1):  # one more than there are places
-                nursery.start_soon(partial(ask, waits=True))
+                nursery.start_soon(partial(ask, client, waits=True))
                 await trio.sleep(0.005)
             with trio.fail_after(FULL_S):
                 await full.wait()
             async with trio.open_nursery() as surplus:
                 for _ in range(20):
-                    surplus.start_soon(partial(ask, waits=False))
+                    surplus.start_soon(partial(ask, client, waits=False))
             nursery.cancel_scope.cancel()
     assert len(refused) == 20
     assert all(again.isdigit() and seconds < HELD_S for again, seconds in refused), refused
