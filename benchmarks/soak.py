@@ -125,6 +125,11 @@ class Soak:
         first, last = MOMENTS_S
         return float(first * (last / first) ** self.chance.random())
 
+    def drawn(self) -> tuple[str, float | None]:
+        """A kind of request of `mixed`, and after how many seconds its client goes; None when it stays."""
+        is_dropped = self.chance.random() < DROPPED_SHARE
+        return self.chance.choice(sorted(KINDS)), self.moment() if is_dropped else None
+
     def sample_memory(self) -> None:
         """Add up what the node and its engines hold."""
         kept = {self.node.process.pid, *self.engine_pids()}
@@ -254,14 +259,13 @@ async def mixed(model: str, *, requests: int = REQUESTS, seed: int = 1, tell: Ca
     """Every kind of request, some dropped."""
     tally = Tally()
     async with soaking(model, seed, tally) as soak:
-        left = iter(range(requests))
+        left = enumerate([soak.drawn() for _ in range(requests)])  # beforehand: the same ones for a seed, in any order
 
         async def work() -> None:
-            for number in left:
-                name = soak.chance.choice(sorted(KINDS))
+            for number, (name, dropped_after_s) in left:
                 what = partial(KINDS[name], soak)
-                if soak.chance.random() < DROPPED_SHARE:
-                    await soak.dropped(name, what, soak.moment())
+                if dropped_after_s is not None:
+                    await soak.dropped(name, what, dropped_after_s)
                 else:
                     await soak.attempt(name, what)
                 if number % SAMPLE_EACH == 0:
