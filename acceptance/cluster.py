@@ -147,6 +147,7 @@ async def _model_aware(scale: Scale) -> str:
     async with fleet() as group:
         nodes = await three_nodes(group)
         await wait_view(list(nodes), {node.name for node in nodes}, scale.within(VIEW_S))
+        await unhurried(nodes[0], "node-c")
         async with nodes[0].client() as client:
             stream = await stream_chat(client, chat_body(GEMMA, "Name a colour.", 16))
         assert "node-c" in stream.route, stream.route

@@ -10,6 +10,7 @@ import trio
 
 from acceptance.cluster import UNHURRIED_S, wait_view
 from acceptance.nodes import READY_S, Fleet, Node, fleet, free_port
+from acceptance.served import post_served
 from saiserve.peers.connections import Connections
 from saiserve.peers.swim_transport import SwimTransport
 from swimcluster.address import Address, parse_address
@@ -41,7 +42,7 @@ async def answers(node: Node, model: str) -> str:
     """Ask a node for a model; the name of the node that served it."""
     async with node.client() as client:
         body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-        reply = await client.post("/v1/chat/completions", json=body)
+        reply = await post_served(client, "/v1/chat/completions", body)
         assert reply.status_code == 200, reply.text
         return str(reply.headers.get("x-sai-node", ""))
 
@@ -142,7 +143,7 @@ async def served_model(node: Node, model: str) -> int:
     """The status a node answers with when asked for a model."""
     async with node.client() as client:
         body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-        return int((await client.post("/v1/chat/completions", json=body)).status_code)
+        return int((await post_served(client, "/v1/chat/completions", body)).status_code)
 
 
 @pytest.mark.parametrize("advertise", ["0.0.0.0:8080", "127.0.0.1:0", "[::]:8080"])

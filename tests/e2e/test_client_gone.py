@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import trio
 
-from acceptance.cluster import wait_view
+from acceptance.cluster import unhurried, wait_view
 from acceptance.nodes import API_KEY, Node, fleet
+from acceptance.served import post_served
 
 ENGINE = "simulated:sim?lanes=1&decode_rate=20&prefill_rate=400&context_tokens=100000"
-WAIT_S = 30.0
+WAIT_S = 60.0
 """Each answer would take a hundred seconds: who has its lane before has it because the client went."""
 PROMPT_SHORT = "hello"
 PROMPT_LONG = " ".join(f"word{n}" for n in range(3000))
@@ -38,6 +39,7 @@ def request_bytes(prompt: str, *, stream: bool, max_tokens: int = 2000) -> bytes
 
 
 async def connect(node: Node, prompt: str, *, stream: bool) -> trio.SocketStream:
+    await unhurried(node, "server")  # it would be told to come again if the server was out of reach
     connection = await trio.open_tcp_stream("127.0.0.1", node.port)
     await connection.send_all(request_bytes(prompt, stream=stream))
     return connection
@@ -120,8 +122,6 @@ async def leave_while_queued(through: Node, server: Node) -> None:
 async def answers_promptly(node: Node) -> None:
     async with node.client() as client:
         with trio.fail_after(WAIT_S):
-            reply = await client.post(
-                "/v1/chat/completions",
-                json={"model": "sim", "messages": [{"role": "user", "content": "B"}], "max_tokens": 8},
-            )
+            body = {"model": "sim", "messages": [{"role": "user", "content": "B"}], "max_tokens": 8}
+            reply = await post_served(client, "/v1/chat/completions", body)
     assert reply.status_code == 200, reply.text

@@ -14,6 +14,7 @@ from acceptance.check import LateError, at_best
 from acceptance.cluster import UNHURRIED_S, wait_view
 from acceptance.nodes import READY_S, Fleet, Node, fleet, free_port
 from acceptance.processes import processor_s
+from acceptance.served import post_served
 from tests.fakes.relay import open_relay
 
 SIM = "simulated:sim"
@@ -42,7 +43,7 @@ async def status(node: Node, model: str) -> int:
     """What a node answers when asked for a model."""
     async with node.client() as client:
         body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-        return int((await client.post("/v1/chat/completions", json=body)).status_code)
+        return int((await post_served(client, "/v1/chat/completions", body)).status_code)
 
 
 async def serves(node: Node, model: str) -> None:

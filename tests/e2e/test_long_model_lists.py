@@ -10,6 +10,7 @@ from membership_views import counted
 
 from acceptance.cluster import UNHURRIED_S, wait_view
 from acceptance.nodes import READY_S, Node, fleet, free_port
+from acceptance.served import post_served
 from saiserve.limits import METADATA_BYTES_MAX
 from saiserve.peers.swim_transport import DATAGRAM_BYTES_MAX
 from tests.fakes.relay import Relay, open_relay
@@ -44,7 +45,7 @@ async def test_two_hundred_models_with_long_names_are_listed_by_every_node(trans
                     await trio.sleep(0.1)
         async with nodes[2].client() as client:
             body = {"model": max(names), "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-            assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+            assert (await post_served(client, "/v1/chat/completions", body)).status_code == 200
         for node in nodes:
             assert await counted(node, "dropped_malformed", "dropped_full", "dropped_implausible") == 0
             assert node.process.poll() is None

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from acceptance.cluster import wait_view
-from acceptance.nodes import API_KEY, Node, fleet, plain_client
+from acceptance.nodes import Node, fleet
+from acceptance.served import post_served
 from tests.fixtures import tiny_models
 
 pytestmark = pytest.mark.slow
@@ -18,10 +19,8 @@ ASKED = {"model": "renamed", "messages": [{"role": "user", "content": "Hi"}], "t
 
 
 async def post(node: Node, path: str, **more: Any) -> dict[str, Any]:
-    async with plain_client(60) as client:
-        reply = await client.post(
-            node.url + path, json={**ASKED, **more}, headers={"Authorization": f"Bearer {API_KEY}"}
-        )
+    async with node.client() as client:
+        reply = await post_served(client, path, {**ASKED, **more})
     assert reply.status_code == 200, reply.text
     return dict(reply.json())
 

@@ -16,6 +16,7 @@ from membership_views import LOG_LINES_PER_MINUTE, again_if_still, counted, metr
 
 from acceptance.cluster import UNHURRIED_S, wait_view
 from acceptance.nodes import CLUSTER_SECRET, Fleet, Node, fleet, plain_client
+from acceptance.served import post_served
 from saiserve.membership import membership_key
 from swimcluster.keyring import Keyring
 from swimcluster.line_budget import LINES_PER_WINDOW, WINDOW_S
@@ -63,7 +64,7 @@ async def status(node: Node, model: str) -> int:
     """What a node answers when asked for a model."""
     async with node.client() as client:
         body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-        return int((await client.post("/v1/chat/completions", json=body)).status_code)
+        return int((await post_served(client, "/v1/chat/completions", body)).status_code)
 
 
 async def dialled(stranger: Node, members: list[Node], mistake: Mistake) -> tuple[int, int, int]:

@@ -10,6 +10,7 @@ import httpx2
 
 from acceptance.cluster import SMOL
 from acceptance.nodes import API_KEY, CLUSTER_SECRET, Node
+from acceptance.served import AGAIN_S, SERVED_S, is_for_later
 
 CHAT = "/v1/chat/completions"
 CALM_S = 120.0
@@ -29,7 +30,12 @@ class Place:
     def post(self, path: str, body: Any, *, headers: dict[str, str] | None = None) -> httpx2.Response:
         """Send a body with the client key and read all of the reply."""
         content = {"content": body} if isinstance(body, bytes) else {"json": body}
-        return HTTP.post(self.entry.url + path, headers={**KEY, **(headers or {})}, **content)
+        until = time.monotonic() + SERVED_S
+        while True:
+            reply = HTTP.post(self.entry.url + path, headers={**KEY, **(headers or {})}, **content)
+            if not is_for_later(reply) or time.monotonic() > until:
+                return reply
+            time.sleep(AGAIN_S)
 
     def get(self, path: str) -> dict[str, Any]:
         """Read a JSON document."""
