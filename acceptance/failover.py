@@ -11,7 +11,7 @@ import trio
 
 from acceptance.chat import Stream, chat_body, check_stream, stream_chat
 from acceptance.check import Check, Scale
-from acceptance.cluster import SMOL, UNHURRIED_S, wait_view
+from acceptance.cluster import SMOL, UNHURRIED_S, unhurried, wait_view
 from acceptance.nodes import Node, fleet
 from acceptance.processes import engines, send_signal
 
@@ -35,6 +35,7 @@ async def _kill_rounds(scale: Scale) -> str:
             if round_number >= rounds and resumed:
                 break  # further rounds only where each kill came before its node had a stream
             await wait_view([entry, *workers.values()], {"entry", *workers}, UNHURRIED_S)
+            await unhurried(entry, *workers)
             victim = rng.choice(sorted(workers))
             streams = await _streams_under_a_kill(entry, workers[victim], rng, round_number)
             for stream in streams:

@@ -12,7 +12,8 @@ import trio.testing
 from hypothesis import HealthCheck, settings
 
 TEST_DEADLINE_S = 120.0
-SLOW_TEST_DEADLINE_S = 900.0
+SLOW_TEST_DEADLINE_S = 1800.0
+"""It ends a hang: the longest of these tests takes 210 s on a machine that does nothing else."""
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)

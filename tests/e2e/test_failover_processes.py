@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from acceptance.chat import Stream, chat_body
-from acceptance.cluster import wait_view
+from acceptance.cluster import UNHURRIED_S, unhurried, wait_view
 from acceptance.nodes import Node, fleet
 
 TOKENS = 64
@@ -60,10 +60,11 @@ async def test_a_kill_at_every_token_leaves_the_answer_as_it_was() -> None:
         workers: dict[str, Node] = {}
         for name in ("node-a", "node-b"):
             workers[name] = await group.start_ready(name, MODEL, seeds=entry.address)
-        await wait_view([entry, *workers.values()], {"entry", *workers}, 60)
+        await wait_view([entry, *workers.values()], {"entry", *workers}, UNHURRIED_S)
         undisturbed, _ = await stream_and_kill(entry, body, 10**9, workers)
         assert undisturbed.tokens == TOKENS
         for after in range(TOKENS):
+            await unhurried(entry, *workers)
             with trio.fail_after(120):
                 stream, victim = await stream_and_kill(entry, body, after, workers)
             assert stream.done, f"after {after} tokens"
@@ -73,4 +74,4 @@ async def test_a_kill_at_every_token_leaves_the_answer_as_it_was() -> None:
             assert stream.usage["completion_tokens"] == TOKENS, f"after {after} tokens"
             assert victim, f"nobody was killed after {after} tokens"
             workers[victim] = await group.start_ready(victim, MODEL, seeds=entry.address)
-            await wait_view([entry, *workers.values()], {"entry", *workers}, 60)
+            await wait_view([entry, *workers.values()], {"entry", *workers}, UNHURRIED_S)
