@@ -96,6 +96,11 @@ class Intake:
         return request_id in self._preparing
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come that was not given on."""
+        return not (self._preparing or self._ready)
+
+    @property
     def has_prepared(self) -> bool:
         """Whether `take_ready` would find more than was ready at once."""
         return any(future.done() for _, future in self._preparing.values())

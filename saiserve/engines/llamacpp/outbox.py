@@ -15,9 +15,11 @@ from saiserve.engines.llamacpp.protocol import Holdings
 from saiserve.engines.llamacpp.scheduler import Scheduler
 from saiserve.engines.llamacpp.threads import ThreadChooser
 from saiserve.engines.llamacpp.timings import Timings
-from saiserve.engines.messages import Heartbeat, Progress, RefusalReason, Refused
+from saiserve.engines.messages import Heartbeat, Progress, RefusalReason, Refused, Tokens
 from saiserve.engines.waits import NS
 
+GATHER_S = 0.02
+"""Tokens wait so long for later ones, to be written with them: the node is woken once for all of them."""
 REPORT_S = 0.1
 """Time between full reports of load and counters while steps run."""
 SIGN_OF_LIFE_S = 2.0
@@ -47,6 +49,9 @@ class Outbox:
         self._embeddings = embeddings
         self._context_tokens = context_tokens
         self._messages: list[msgspec.Struct] = []
+        self._may_wait = True
+        """Whether all messages are tokens that follow others soon followed by more."""
+        self._taken_at = 0
         self._holdings = Holdings()
         """As last reported."""
         self._reported_at = 0
@@ -55,14 +60,31 @@ class Outbox:
 
     def take(self) -> list[msgspec.Struct]:
         """Messages to send, in order; each is given once."""
-        messages, self._messages = self._messages, []
+        messages, self._messages, self._may_wait = self._messages, [], True
         return messages
+
+    def due(self, now: int) -> list[msgspec.Struct]:
+        """All messages; none while they may wait, and at most `GATHER_S` after the last were taken."""
+        if self._may_wait and now - self._taken_at < GATHER_S * NS:
+            return []
+        self._taken_at = now
+        return self.take()
+
+    def hurry(self) -> None:
+        """What is here and what comes next does not wait."""
+        self._may_wait = False
 
     # Replies
 
     def send(self, message: msgspec.Struct) -> None:
-        """Add a message."""
+        """Add a message, which does not wait."""
         self._messages.append(message)
+        self._may_wait = False
+
+    def send_token(self, message: Tokens, *, is_first: bool) -> None:
+        """Add a token, which may wait for the next ones if it is not an answer's first."""
+        self._messages.append(message)
+        self._may_wait &= not is_first
 
     def refuse(self, request_id: str, fault: PromptRefusal, retry_after_s: float = BUSY_RETRY_S) -> None:
         """Turn a request away; `retry_after_s` counts for who finds the engine busy."""

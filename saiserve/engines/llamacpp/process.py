@@ -123,11 +123,13 @@ def serve(channel: Channel) -> int:
         idle_s = IDLE_STEP_S if worker.has_work else 0.0 if inbox else limits.HEARTBEAT_S
         wait_s = 0.0 if computed else idle_s
         inbox.add(channel.receive(wait_s))
+        if inbox:  # a longer step may follow
+            channel.send(worker.take_messages())
         inbox.hand_over(worker, time.monotonic_ns)
         computed = worker.step(time.monotonic_ns())
         if not computed:
             worker.report(time.monotonic_ns())
-        channel.send(worker.take_messages())
+        channel.send(worker.due_messages(time.monotonic_ns()) if computed else worker.take_messages())
 
 
 def main() -> int:

@@ -136,6 +136,11 @@ class Scheduler:
         return self._cache.room.has_chores
 
     @property
+    def only_decodes(self) -> bool:
+        """Whether all that is here are running streams, each with a token to compute."""
+        return all(stream.is_decoding for stream in self._streams.values())
+
+    @property
     def has_moved(self) -> bool:
         """Whether the last `plan` moved something: call it again at once when idle."""
         return self._cache.room.has_moved

@@ -107,6 +107,10 @@ class Worker:
         """Messages to send, in order; each is given once."""
         return self._out.take()
 
+    def due_messages(self, now: int) -> list[msgspec.Struct]:
+        """The same, but tokens that more will follow in a moment are left for later."""
+        return self._out.due(now)
+
     @property
     def has_work(self) -> bool:
         """Whether `step` may have something to compute now."""
@@ -208,6 +212,8 @@ class Worker:
             self._sample(plan, now)
         sampling_ns = time.perf_counter_ns() - sampling_started
         self._embed_next(now)
+        if not (self._scheduler.only_decodes and self._intake.is_empty) or len(self._embeddings):
+            self._out.hurry()  # the next step may be a long one
         self.report(now)
         self._worked_until = time.thread_time_ns()
         self._timings.step(
@@ -247,11 +253,12 @@ class Worker:
     def _draw(self, answer: Answer, logits: Logits, position: int, now: int) -> None:
         """The next token of an answer; it goes on, or ends."""
         request_id, answer.end_key = answer.request.id, b""
+        is_first = answer.clock.first_token_at == 0
         try:
             drawn = answer.draw(logits, position)
             self._spoilt.is_number()
             answer.probation -= answer.probation > 0
-            if answer.clock.first_token_at == 0:
+            if is_first:
                 answer.clock.first_token_at = now
                 self._timings.first_token.add(now - answer.clock.submitted_at)
             if drawn.token in self._vocabulary.end_tokens:
@@ -260,7 +267,7 @@ class Worker:
                 piece = self._vocabulary.piece(drawn.token)
                 answer.take(drawn.token, piece)
                 logprobs = None if drawn.logprob is None else (drawn.logprob,)
-                self._out.send(Tokens(request_id, (drawn.token,), piece, logprobs))
+                self._out.send_token(Tokens(request_id, (drawn.token,), piece, logprobs), is_first=is_first)
         except NotANumberError as error:
             self._not_a_number(answer, str(error), self._mix(answer))
             return
