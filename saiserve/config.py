@@ -75,6 +75,7 @@ class Settings:
     kv_cells: int = 0
     window_full: bool = True
     flash_attention: bool = True
+    reencode: bool = True
     gpu_devices: tuple[str, ...] = ()
     gpu_split: str = "layer"
     tensor_split: tuple[float, ...] = ()
@@ -155,6 +156,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("KV_CELLS", "kv_cells", "0", "KV cells that all streams of a model share, in tokens; 0: 16384, or one whole conversation", values.whole(0, 1 << 26), per_model=True),
     Setting("WINDOW_FULL", "window_full", "1", "0: layers with a sliding window keep little more than that: less memory, fewer lanes, less reuse", values.flag, per_model=True),
     Setting("FLASH_ATTENTION", "flash_attention", "1", "0: attention by matrices, which takes memory and a KV cache that is not quantised", values.flag, per_model=True),
+    Setting("REENCODE", "reencode", "1", "0: weights stay in the file's own types, also those that llama.cpp computes with slowly", values.flag, per_model=True),
     Setting("GPU_LAYERS", "gpu_layers", "0", "layers to put on a GPU; -1: all", values.whole(-1, 1000), per_model=True),
     Setting("GPU_DEVICES", "gpu_devices", "", "devices to use, by llama.cpp's names, comma-separated; default: all", values.words, per_model=True),
     Setting("GPU_SPLIT", "gpu_split", "layer", "how devices share a model: none, layer or row", values.choice("none", "layer", "row"), per_model=True),

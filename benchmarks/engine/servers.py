@@ -18,7 +18,7 @@ MODELS = {"smol": "smollm2-135m", "gemma": "gemma-3-270m"}
 """Short names in rows to catalog ids."""
 PEER = Path(__file__).parents[2] / ".peers" / "bin" / "llama-server"
 """Built by `make peers`."""
-TRIED = ("FLASH_ATTENTION", "SPECULATE", "KV_TYPE", "LANES")
+TRIED = ("FLASH_ATTENTION", "REENCODE", "SPECULATE", "KV_TYPE", "LANES")
 """Settings of ours that may be tried in the environment: `FLASH_ATTENTION=1 python -m benchmarks engine distinct`."""
 REPORT_S = 0.3
 """Longer than a busy engine takes to report its counters, which `metrics` shows."""

@@ -202,6 +202,7 @@ def engine_settings(entry: CatalogEntry, settings: Settings, path: Path) -> Engi
         cache_bytes=settings.cache_mib << 20,
         window_full=settings.window_full,
         flash_attention=settings.flash_attention,
+        reencode=settings.reencode,
         gpu_devices=settings.gpu_devices,
         gpu_split=settings.gpu_split,
         tensor_split=settings.tensor_split,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from saiserve.engines.llamacpp.gguf_file import ModelFile
+from saiserve.engines.llamacpp.gguf_file import BLOCKS, ModelFile
 from saiserve.engines.llamacpp.purpose import Purpose, is_encoder, purpose_of
 from saiserve.engines.llamacpp.settings import (
     BATCH_MAX,
@@ -26,6 +26,13 @@ CELLS_MULTIPLE: Final = 256
 """llama.cpp pads the cache to this."""
 PROCESS_BYTES: Final = 128 << 20
 """Interpreter, libraries and tables of an engine process, without anything of the model."""
+Q8_0: Final = 8
+SLOW_TYPES: Final = {3: "Q4_1", 7: "Q5_1"}
+"""Types by ggml's number whose products llama.cpp computes one row after the other, however many there are."""
+SLOW_SHARE: Final = 0.5
+"""Of a model's weights, from which they are worth turning into another type."""
+REENCODED_BYTES_MAX: Final = 512 << 20
+"""Of a file. In a larger model a lone stream waits for the memory its weights lie in, and these would take more of it."""
 SCORE_BYTES: Final = 4
 ACTIVATIONS: Final = 4
 """Rows of the model's width that are alive at once in a batch, beside one of its feed-forward width."""
@@ -69,12 +76,30 @@ def estimate_memory(file: ModelFile, settings: EngineSettings) -> MemoryEstimate
     on_host = _host_share(file, settings.gpu_layers)
     scores = 0 if settings.flash_attention else score_bytes(file, cells)
     return MemoryEstimate(
-        weights=int(file.bytes_total * on_host) + _companions(settings),
+        weights=int(_weight_bytes(file, settings) * on_host) + _companions(settings),
         kv=int(kv_bytes(file, cells, settings.kv_type) * kept_share(file, settings, cells) * on_host),
         compute=compute_bytes(file) + scores,
         cache=settings.cache_bytes if purpose_of(file) is Purpose.GENERATE else 0,
         cells=cells,
     )
+
+
+def may_reencode(file: ModelFile, settings: EngineSettings) -> bool:
+    """Whether a model's weights are turned into Q8_0 when it is loaded, if that proves faster (reencoding.py)."""
+    slow = sum(file.weights.get(kind, 0) for kind in SLOW_TYPES)
+    wanted = settings.reencode and settings.gpu_layers == 0 and file.bytes_total <= REENCODED_BYTES_MAX
+    return wanted and slow > SLOW_SHARE * sum(file.weights.values()) and purpose_of(file) is Purpose.GENERATE
+
+
+def _weight_bytes(file: ModelFile, settings: EngineSettings) -> int:
+    if not may_reencode(file, settings):
+        return file.bytes_total
+    more = sum(
+        count * (BLOCKS[Q8_0][1] / BLOCKS[Q8_0][0] - BLOCKS[kind][1] / BLOCKS[kind][0])
+        for kind, count in file.weights.items()
+        if kind in SLOW_TYPES
+    )
+    return file.bytes_total + int(more)
 
 
 def _companions(settings: EngineSettings) -> int:

@@ -10,6 +10,7 @@ import mmap
 import os
 import stat
 import struct
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,8 @@ class ModelFile:
     tensors: int
     metadata: dict[str, Any] = field(repr=False)
     """Scalars, strings and short arrays by key; long arrays as their length."""
+    weights: dict[int, int] = field(default_factory=dict, repr=False)
+    """How many weights there are of each of ggml's types."""
 
     @property
     def architecture(self) -> str:
@@ -220,18 +223,19 @@ def _read(path: Path, reader: _Reader, size: int) -> ModelFile:
         raise _OddError("it does not name an architecture")
     if tensors == 0:
         raise ModelFileError(f"{path} holds a vocabulary but no weights")
-    end = max(_tensor_end(reader) for _ in range(tensors))
+    weights: Counter[int] = Counter()
+    end = max(_tensor_end(reader, weights) for _ in range(tensors))
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
         raise _OddError(f"an alignment of {alignment!r}")
     start = (reader.at + alignment - 1) // alignment * alignment
     if start + end > size:
         raise ModelFileError(f"{path} is cut short: {size} bytes where its weights need {start + end}")
-    return ModelFile(path, size, tensors, metadata)
+    return ModelFile(path, size, tensors, metadata, dict(weights))
 
 
-def _tensor_end(reader: _Reader) -> int:
-    """Offset of the first byte after a tensor, counted from the data's beginning."""
+def _tensor_end(reader: _Reader, weights: Counter[int]) -> int:
+    """Offset of the first byte after a tensor, counted from the data's beginning; its values are added to `weights`."""
     name = reader.text(KEY_BYTES_MAX)
     dimensions = reader.number("<I")
     if not name or dimensions > DIMENSIONS_MAX:
@@ -240,5 +244,6 @@ def _tensor_end(reader: _Reader) -> int:
     for _ in range(dimensions):
         values *= reader.number("<Q")
     kind, offset = reader.number("<I"), reader.number("<Q")
+    weights[kind] += values
     per_block, block_bytes = BLOCKS.get(kind, (1, 0))
     return int(offset + -(-values // per_block) * block_bytes)

@@ -14,7 +14,7 @@ from saiserve.engines.llamacpp.adapters import Adapters
 from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
 from saiserve.engines.llamacpp.constraint import ConstraintCompiler
 from saiserve.engines.llamacpp.cores import threads_for
-from saiserve.engines.llamacpp.estimate import MemoryEstimate, estimate_memory, gigabytes, sizes
+from saiserve.engines.llamacpp.estimate import MemoryEstimate, estimate_memory, gigabytes, may_reencode, sizes
 from saiserve.engines.llamacpp.gguf_file import ModelFile, ModelFileError, read_model_file
 from saiserve.engines.llamacpp.kv import Family
 from saiserve.engines.llamacpp.lanes import CELLS_PER_LANE_MIN, SPEED_FLOOR, lanes_for
@@ -23,6 +23,7 @@ from saiserve.engines.llamacpp.prompt_ends import PromptEnds
 from saiserve.engines.llamacpp.prompting import PromptReader
 from saiserve.engines.llamacpp.protocol import EngineLoadError, ModelFacts
 from saiserve.engines.llamacpp.purpose import POOLING_USUAL, Purpose, purpose_of
+from saiserve.engines.llamacpp.reencoding import faster_of
 from saiserve.engines.llamacpp.scheduler import Scheduler, SchedulerConfig
 from saiserve.engines.llamacpp.settings import BATCH_MAX, SEQUENCES_MAX, EngineSettings
 from saiserve.engines.llamacpp.template import ChatTemplate, TemplateError
@@ -75,6 +76,8 @@ def load_worker(
                 threads=threads_for(settings.threads),
                 flash_attention=settings.flash_attention,
             )
+        if may_reencode(file, settings):
+            model = faster_of(model, settings, on_progress=on_progress)
         adapters = Adapters(model, settings.model_id, settings.adapters)
         images = _image_reader(model, settings)
         context = _open_context(model, file, cells, settings)

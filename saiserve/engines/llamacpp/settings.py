@@ -61,6 +61,8 @@ class EngineSettings:
     """A stream alone guesses its next tokens from what was said before, and computes several at once."""
     flash_attention: bool = True
     """False: scores as matrices, whose memory is in the estimate; a quantised cache cannot have it (decision 0159)."""
+    reencode: bool = True
+    """Weights of types that llama.cpp multiplies slowly are turned into Q8_0 where that is faster (reencoding.py)."""
     gpu_devices: tuple[str, ...] = ()
     """llama.cpp's names of the devices to use; empty: all."""
     gpu_split: str = "layer"

@@ -41,6 +41,7 @@ REACHED: dict[str, tuple[dict[str, str], Any]] = {
     "window_full": ({"WINDOW_FULL": "0"}, False),
     "speculate": ({"SPECULATE": "1"}, True),
     "flash_attention": ({"FLASH_ATTENTION": "0"}, False),
+    "reencode": ({"REENCODE": "0"}, False),
     "mmproj_path": ({"MMPROJ": "see.gguf"}, "see.gguf"),
     "adapters": ({"LORA": "poet=poet.gguf@0.5"}, None),
 }

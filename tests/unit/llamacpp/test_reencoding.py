@@ -1,0 +1,155 @@
+"""Weights in types that llama.cpp computes with slowly: which become Q8_0, what that changes, and what if it fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from saiserve.engines.llamacpp import native, reencoding
+from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
+from saiserve.engines.llamacpp.estimate import REENCODED_BYTES_MAX, estimate_memory, may_reencode
+from saiserve.engines.llamacpp.gguf_file import ModelFile, read_model_file
+from saiserve.engines.llamacpp.kv import Row
+from saiserve.engines.llamacpp.probe import Speeds
+from saiserve.engines.llamacpp.reencoding import converted, faster_of, gains
+from saiserve.engines.llamacpp.settings import EngineSettings
+from saiserve.engines.llamacpp.weights import LlamaModel, LoadError
+
+F32, Q4_0, Q4_1, Q5_1, Q8_0 = 0, 2, 3, 7, 8
+"""ggml's numbers of types."""
+Q4_1_FILE, Q8_0_FILE = 3, 7
+"""llama.cpp's numbers of file types."""
+
+
+@pytest.fixture
+def slow_file(tiny: Callable[[str], Path], tmp_path: Path) -> Path:
+    """The tiny llama with its matrices in Q4_1."""
+    native.start()
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype, params.pure = Q4_1_FILE, True
+    path = tmp_path / "slow.gguf"
+    assert llama_cpp.llama_model_quantize(str(tiny("llama")).encode(), str(path).encode(), params) == 0
+    return path
+
+
+def engine(path: object = "made.gguf", **values: Any) -> EngineSettings:
+    return EngineSettings(model_path=str(path), model_id="made", threads=1, **values)
+
+
+def header(size: int = 1_000_000, *, weights: dict[int, int], **more: Any) -> ModelFile:
+    return ModelFile(Path("made.gguf"), size, 10, {"general.architecture": "made", **more}, weights)
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "may"),
+    [
+        (header(weights={Q4_1: 60, Q8_0: 40}), engine(), True),
+        (header(weights={Q5_1: 60, Q8_0: 40}), engine(), True),
+        (header(weights={Q4_1: 30, Q5_1: 30, Q8_0: 40}), engine(), True),
+        (header(weights={Q4_1: 40, Q8_0: 60}), engine(), False),
+        (header(weights={Q4_0: 100}), engine(), False),
+        (header(weights={F32: 100}), engine(), False),
+        (header(weights={}), engine(), False),
+        (header(weights={Q4_1: 60, Q8_0: 40}), engine(reencode=False), False),
+        (header(weights={Q4_1: 60, Q8_0: 40}), engine(gpu_layers=1), False),
+        (header(REENCODED_BYTES_MAX, weights={Q4_1: 60}), engine(), True),
+        (header(REENCODED_BYTES_MAX + 1, weights={Q4_1: 60}), engine(), False),
+        (header(weights={Q4_1: 60}, **{"made.pooling_type": 3}), engine(), False),
+    ],
+)
+def test_small_models_mostly_in_slow_types_are_tried(file: ModelFile, settings: EngineSettings, may: bool) -> None:
+    assert may_reencode(file, settings) == may
+
+
+def test_what_it_takes_more_of_memory_is_in_the_estimate(slow_file: Path) -> None:
+    file = read_model_file(slow_file)
+    matrices = file.weights[Q4_1]
+    assert matrices > 0.9 * sum(file.weights.values())
+    as_it_is = estimate_memory(file, engine(reencode=False)).weights
+    assert as_it_is == slow_file.stat().st_size
+    assert estimate_memory(file, engine()).weights - as_it_is == matrices // 32 * (34 - 20)
+
+
+def test_the_model_says_nearly_the_same(slow_file: Path) -> None:
+    first, second = LlamaModel(slow_file), converted(slow_file, engine(slow_file))
+    assert [llama_cpp.llama_model_ftype(one.handle) & 0xFF for one in (first, second)] == [Q4_1_FILE, Q8_0_FILE]
+    before, after = logits(first), logits(second)
+    spread = float(before.max() - before.min())
+    assert 0 < float(abs(before - after).max()) < 0.05 * spread
+    second.close()
+    first.close()
+
+
+def logits(model: LlamaModel) -> NDArray[np.float32]:
+    """After some tokens."""
+    context = LlamaContext(model, ContextSettings(cells=256, sequences_max=4, outputs_max=4))
+    context.decode(tuple(Row(0, place, 40 + place, place == 19) for place in range(20)))
+    found = np.array(context.logits(19), copy=True)
+    context.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "gained"),
+    [
+        ((100, 50), (200, 50), True),
+        ((100, 50), (200, 38), True),
+        ((100, 50), (200, 37), False),
+        ((100, 50), (119, 99), False),
+    ],
+)
+def test_reading_must_gain_and_a_lone_stream_may_lose_a_little(
+    before: tuple[float, float], after: tuple[float, float], gained: bool
+) -> None:
+    assert gains(*(Speeds(reading, {1: alone}) for reading, alone in (before, after))) == gained
+
+
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_the_faster_one_stays_and_nothing_else(
+    slow_file: Path, monkeypatch: pytest.MonkeyPatch, is_faster: bool
+) -> None:
+    monkeypatch.setattr(reencoding, "gains", lambda _before, _after: is_faster)
+    model, told, open_before = LlamaModel(slow_file), [], len(os.listdir("/proc/self/fd"))
+    kept = faster_of(model, engine(slow_file), on_progress=told.append)
+    assert llama_cpp.llama_model_ftype(kept.handle) & 0xFF == (Q8_0_FILE if is_faster else Q4_1_FILE)
+    assert (model.handle is None) == is_faster
+    assert set(told) == {1.0}
+    assert len(os.listdir("/proc/self/fd")) == open_before
+    logits(kept)
+    kept.close()
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:5_000])
+
+
+@pytest.mark.parametrize("damage", [gone, cut])
+def test_a_file_that_cannot_be_converted_is_served_as_it_is(slow_file: Path, damage: Callable[[Path], None]) -> None:
+    model = LlamaModel(slow_file, engine(slow_file, mmap=False))
+    damage(slow_file)
+    with pytest.raises(LoadError, match="did not convert"):
+        converted(slow_file, engine(slow_file))
+    assert faster_of(model, engine(slow_file)) is model
+    logits(model)
+    model.close()
+
+
+def test_no_memory_for_it_leaves_the_model_as_it_is(slow_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_name: str, _flags: int) -> int:
+        raise OSError("no memory")
+
+    model = LlamaModel(slow_file)
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert faster_of(model, engine(slow_file)) is model
+    model.close()
