@@ -25,6 +25,9 @@ from saiserve.engines.llamacpp.weights import LlamaModel, LoadError
 
 logger = logging.getLogger("saiserve.engine")
 
+THREADS_FEW: Final = 4
+"""So many threads are busy with computing, whatever the weights' size; more of them are tried, for they may wait for memory.
+No trial where it is known: nodes that are alike decide alike, and load sooner."""
 READING_GAIN: Final = 1.2
 """Prompts must be read this many times as fast."""
 STREAM_LOSS: Final = 0.75
@@ -37,14 +40,14 @@ PROBE_CELLS: Final = 256
 def faster_of(
     model: LlamaModel, settings: EngineSettings, *, on_progress: Callable[[float], None] = lambda _fraction: None
 ) -> LlamaModel:
-    """The model, or the same with its weights in Q8_0 if that is faster on this machine; the other one is closed.
+    """The model, or the same with its weights in Q8_0 where that is faster; the other one is closed.
 
     Whatever goes wrong on the way leaves the model as it is. `on_progress` is told that all of the file is read.
     """
-    other = None
+    other, threads = None, threads_for(settings.threads)
     try:
         other = converted(Path(settings.model_path), settings)
-        is_faster = gains(*_speeds_of(model, other, threads_for(settings.threads), lambda: on_progress(1.0)))
+        is_faster = threads <= THREADS_FEW or gains(*_speeds_of(model, other, threads, lambda: on_progress(1.0)))
     except (LoadError, RuntimeError, OSError) as error:
         logger.warning("weights stay in the file's types: %s", error)
         is_faster = False

@@ -115,6 +115,7 @@ def test_reading_must_gain_and_a_lone_stream_may_lose_a_little(
 def test_the_faster_one_stays_and_nothing_else(
     slow_file: Path, monkeypatch: pytest.MonkeyPatch, is_faster: bool
 ) -> None:
+    monkeypatch.setattr(reencoding, "THREADS_FEW", 0)
     monkeypatch.setattr(reencoding, "gains", lambda _before, _after: is_faster)
     model, told, open_before = LlamaModel(slow_file), [], len(os.listdir("/proc/self/fd"))
     kept = faster_of(model, engine(slow_file), on_progress=told.append)
@@ -123,6 +124,13 @@ def test_the_faster_one_stays_and_nothing_else(
     assert set(told) == {1.0}
     assert len(os.listdir("/proc/self/fd")) == open_before
     logits(kept)
+    kept.close()
+
+
+def test_few_threads_are_known_to_gain(slow_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reencoding, "gains", lambda _before, _after: False)
+    kept = faster_of(LlamaModel(slow_file), engine(slow_file))
+    assert llama_cpp.llama_model_ftype(kept.handle) & 0xFF == Q8_0_FILE
     kept.close()
 
 
