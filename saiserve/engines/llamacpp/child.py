@@ -116,7 +116,7 @@ class Child:
                 receive(message)
 
     async def _receive(self) -> bytes:
-        """What has come; nothing at the end. Every token comes alone, and a stream would first look for it in vain."""
+        """What has come; nothing at the end. Tokens come a few at a time, and a stream would first look for them in vain."""
         while True:
             await trio.lowlevel.wait_readable(self._stream.socket)
             try:
