@@ -94,12 +94,14 @@ def may_reencode(file: ModelFile, settings: EngineSettings) -> bool:
 def _weight_bytes(file: ModelFile, settings: EngineSettings) -> int:
     if not may_reencode(file, settings):
         return file.bytes_total
-    more = sum(
-        count * (BLOCKS[Q8_0][1] / BLOCKS[Q8_0][0] - BLOCKS[kind][1] / BLOCKS[kind][0])
-        for kind, count in file.weights.items()
-        if kind in SLOW_TYPES
-    )
-    return file.bytes_total + int(more)
+    more = sum(count * max(0.0, _weight_size(Q8_0) - _weight_size(kind)) for kind, count in file.weights.items())
+    return file.bytes_total + int(more)  # all types become Q8_0; what becomes smaller is not counted
+
+
+def _weight_size(kind: int) -> float:
+    """Bytes of one weight; as many as of Q8_0 where a type is not known."""
+    values, size = BLOCKS.get(kind, BLOCKS[Q8_0])
+    return size / values
 
 
 def _companions(settings: EngineSettings) -> int:

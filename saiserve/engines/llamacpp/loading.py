@@ -76,8 +76,9 @@ def load_worker(
                 threads=threads_for(settings.threads),
                 flash_attention=settings.flash_attention,
             )
+        reencoding = ""
         if may_reencode(file, settings):
-            model = faster_of(model, settings, on_progress=on_progress)
+            model, reencoding = faster_of(model, settings, on_progress=on_progress)
         adapters = Adapters(model, settings.model_id, settings.adapters)
         images = _image_reader(model, settings)
         context = _open_context(model, file, cells, settings)
@@ -88,7 +89,7 @@ def load_worker(
         raise EngineLoadError(str(error)) from error
     except (LoadError, TemplateError, ValueError) as error:
         raise EngineLoadError(f"{path} cannot be served: {error}") from error
-    opened = _Opened(file, model, context, vocabulary, template, images, adapters, context_tokens)
+    opened = _Opened(file, model, context, vocabulary, template, images, adapters, context_tokens, reencoding)
     return _measured(opened, settings, on_ready)
 
 
@@ -103,6 +104,7 @@ class _Opened(NamedTuple):
     images: ImageReader | None
     adapters: Adapters
     context_tokens: int
+    reencoding: str
 
 
 def _measured(opened: _Opened, settings: EngineSettings, on_ready: Callable[[], None]) -> tuple[Worker, ModelFacts]:
@@ -141,6 +143,7 @@ def _measured(opened: _Opened, settings: EngineSettings, on_ready: Callable[[], 
         lanes=lanes,
         threads=threads.threads,
         template_caps=opened.template.caps.as_flags() if opened.template is not None else {},
+        reencoding=opened.reencoding,
     )
 
 
@@ -154,6 +157,7 @@ def _facts(
     lanes: int,
     threads: int,
     template_caps: dict[str, bool],
+    reencoding: str,
 ) -> ModelFacts:
     return ModelFacts(
         architecture=file.architecture,
@@ -170,6 +174,7 @@ def _facts(
         prefill_rate=speeds.prefill_rate,
         decode_rate=speeds.stream_rates[1],
         template_caps=template_caps,
+        reencoding=reencoding,
     )
 
 

@@ -55,6 +55,8 @@ class ModelFacts(msgspec.Struct, frozen=True, array_like=True):
     decode_rate: float
     template_caps: dict[str, bool] = {}
     """What the chat template can take, by llama-server's names; empty without one."""
+    reencoding: str = ""
+    """What types the weights are in now, and why; empty where those of the file were never in question."""
 
 
 class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):

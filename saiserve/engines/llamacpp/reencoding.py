@@ -7,11 +7,12 @@ rounding the other side of each product. The new file is a memory of this proces
 
 from __future__ import annotations
 
-import logging
 import os
+import platform
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import llama_cpp
 
@@ -23,11 +24,10 @@ from saiserve.engines.llamacpp.probe import PREFILL_TOKENS, Speeds, measure
 from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.weights import LlamaModel, LoadError
 
-logger = logging.getLogger("saiserve.engine")
-
-THREADS_FEW: Final = 4
-"""So many threads are busy with computing, whatever the weights' size; more of them are tried, for they may wait for memory.
-No trial where it is known: nodes that are alike decide alike, and load sooner."""
+THREADS_FEW: Final = {"x86_64": 4, "AMD64": 4}
+"""So many threads are busy with computing, whatever the weights' size, on machines of these kinds; more of them are tried, for
+they may wait for memory, and so is every other kind. No trial where it is known: nodes that are alike decide alike, and load
+sooner."""
 READING_GAIN: Final = 1.2
 """Prompts must be read this many times as fast."""
 STREAM_LOSS: Final = 0.75
@@ -37,9 +37,17 @@ ROUNDS: Final = 2
 PROBE_CELLS: Final = 256
 
 
+class Chosen(NamedTuple):
+    """A model whose weights are to be computed with."""
+
+    model: LlamaModel
+    told: str
+    """What its weights are now, and why, for operators."""
+
+
 def faster_of(
     model: LlamaModel, settings: EngineSettings, *, on_progress: Callable[[float], None] = lambda _fraction: None
-) -> LlamaModel:
+) -> Chosen:
     """The model, or the same with its weights in Q8_0 where that is faster; the other one is closed.
 
     Whatever goes wrong on the way leaves the model as it is. `on_progress` is told that all of the file is read.
@@ -47,18 +55,25 @@ def faster_of(
     other, threads = None, threads_for(settings.threads)
     try:
         other = converted(Path(settings.model_path), settings)
-        is_faster = threads <= THREADS_FEW or gains(*_speeds_of(model, other, threads, lambda: on_progress(1.0)))
-    except (LoadError, RuntimeError, OSError) as error:
-        logger.warning("weights stay in the file's types: %s", error)
-        is_faster = False
+        on_progress(1.0)
+        if threads <= THREADS_FEW.get(platform.machine(), 0):
+            is_faster, why = True, f"untried with {threads} threads"
+        else:
+            before, after = _speeds_of(model, other, threads, lambda: on_progress(1.0))
+            is_faster, why = gains(before, after), compared(before, after)
+    except Exception as error:  # noqa: BLE001  # the model can be served without
+        is_faster, why = False, f"not converted: {str(error) or type(error).__name__}"
     kept, left = (other, model) if other is not None and is_faster else (model, other)
     if left is not None:
         left.close()
-    return kept
+    return Chosen(kept, f"{'Q8_0 instead of' if is_faster else 'as in'} the file ({why})")
 
 
 def converted(path: Path, settings: EngineSettings, kind: int = llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0) -> LlamaModel:
     """A file's model with all its matrices in another type, by llama.cpp's number of file types.
+
+    Its weights are read out of the new file, not mapped: where llama.cpp lays some out anew (AMX, ARM), a mapping of the
+    others would keep all of the file in memory beside them.
 
     Raises:
         LoadError: llama.cpp could not read, convert or load it.
@@ -72,7 +87,7 @@ def converted(path: Path, settings: EngineSettings, kind: int = llama_cpp.LLAMA_
     try:
         if llama_cpp.llama_model_quantize(str(path).encode(), name.encode(), params) != 0:
             raise LoadError(f"llama.cpp did not convert the weights: {failure_reason()}")
-        return LlamaModel(Path(name), settings)
+        return LlamaModel(Path(name), replace(settings, mmap=False))
     finally:
         os.close(file)
 
@@ -81,6 +96,14 @@ def gains(before: Speeds, after: Speeds) -> bool:
     """Whether reading becomes so much faster, and a lone stream no slower than may be."""
     reads = after.prefill_rate >= READING_GAIN * before.prefill_rate
     return reads and after.stream_rates[1] >= STREAM_LOSS * before.stream_rates[1]
+
+
+def compared(before: Speeds, after: Speeds) -> str:
+    """What a trial has shown, in half a sentence."""
+    return (
+        f"in Q8_0 {after.prefill_rate:.0f} prompt tokens per second instead of {before.prefill_rate:.0f}, "
+        f"{after.stream_rates[1]:.0f} of one stream instead of {before.stream_rates[1]:.0f}"
+    )
 
 
 def _speeds_of(model: LlamaModel, other: LlamaModel, threads: int, told: Callable[[], None]) -> tuple[Speeds, Speeds]:

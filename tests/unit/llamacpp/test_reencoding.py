@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,22 @@ from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
 from saiserve.engines.llamacpp.estimate import REENCODED_BYTES_MAX, estimate_memory, may_reencode
 from saiserve.engines.llamacpp.gguf_file import ModelFile, read_model_file
 from saiserve.engines.llamacpp.kv import Row
+from saiserve.engines.llamacpp.loading import load_worker
 from saiserve.engines.llamacpp.probe import Speeds
+from saiserve.engines.llamacpp.protocol import EngineLoadError
 from saiserve.engines.llamacpp.reencoding import converted, faster_of, gains
 from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.weights import LlamaModel, LoadError
 
-F32, Q4_0, Q4_1, Q5_1, Q8_0 = 0, 2, 3, 7, 8
+F32, Q4_0, Q4_1, Q5_1, Q8_0, UNKNOWN = 0, 2, 3, 7, 8, 999
 """ggml's numbers of types."""
 Q4_1_FILE, Q8_0_FILE = 3, 7
 """llama.cpp's numbers of file types."""
+
+
+@pytest.fixture(autouse=True)
+def known_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
 
 
 @pytest.fixture
@@ -77,6 +85,25 @@ def test_what_it_takes_more_of_memory_is_in_the_estimate(slow_file: Path) -> Non
     assert estimate_memory(file, engine()).weights - as_it_is == matrices // 32 * (34 - 20)
 
 
+def test_weights_in_other_types_become_q8_too_and_none_is_counted_for_less() -> None:
+    file = header(weights={Q4_1: 6_400, Q4_0: 3_200, Q8_0: 320, F32: 320, UNKNOWN: 32})
+    more = estimate_memory(file, engine()).weights - file.bytes_total
+    assert more == 200 * (34 - 20) + 100 * (34 - 18)
+
+
+def mapped() -> list[str]:
+    """Files that this process has made in memory and still holds."""
+    maps = Path("/proc/self/maps").read_text("utf-8").splitlines()
+    links = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    return [one for one in maps + links if "memfd:weights" in one]
+
+
+def test_nothing_is_left_of_the_file_in_memory_beside_the_weights(slow_file: Path) -> None:
+    other = converted(slow_file, engine(slow_file))
+    assert mapped() == []
+    other.close()
+
+
 def test_the_model_says_nearly_the_same(slow_file: Path) -> None:
     first, second = LlamaModel(slow_file), converted(slow_file, engine(slow_file))
     assert [llama_cpp.llama_model_ftype(one.handle) & 0xFF for one in (first, second)] == [Q4_1_FILE, Q8_0_FILE]
@@ -115,22 +142,31 @@ def test_reading_must_gain_and_a_lone_stream_may_lose_a_little(
 def test_the_faster_one_stays_and_nothing_else(
     slow_file: Path, monkeypatch: pytest.MonkeyPatch, is_faster: bool
 ) -> None:
-    monkeypatch.setattr(reencoding, "THREADS_FEW", 0)
+    monkeypatch.setattr(reencoding, "THREADS_FEW", {})
     monkeypatch.setattr(reencoding, "gains", lambda _before, _after: is_faster)
-    model, told, open_before = LlamaModel(slow_file), [], len(os.listdir("/proc/self/fd"))
-    kept = faster_of(model, engine(slow_file), on_progress=told.append)
+    model, told = LlamaModel(slow_file), []
+    kept, why = faster_of(model, engine(slow_file), on_progress=told.append)
     assert llama_cpp.llama_model_ftype(kept.handle) & 0xFF == (Q8_0_FILE if is_faster else Q4_1_FILE)
     assert (model.handle is None) == is_faster
     assert set(told) == {1.0}
-    assert len(os.listdir("/proc/self/fd")) == open_before
+    assert mapped() == []
+    assert why.startswith("Q8_0 instead of the file (in Q8_0 " if is_faster else "as in the file (in Q8_0 ")
+    assert why.count("instead of") == 2 + is_faster
     logits(kept)
     kept.close()
 
 
-def test_few_threads_are_known_to_gain(slow_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "is_known"), [("x86_64", True), ("aarch64", False)])
+def test_few_threads_are_known_to_gain_where_it_was_measured(
+    slow_file: Path, monkeypatch: pytest.MonkeyPatch, kind: str, is_known: bool
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: kind)
     monkeypatch.setattr(reencoding, "gains", lambda _before, _after: False)
-    kept = faster_of(LlamaModel(slow_file), engine(slow_file))
-    assert llama_cpp.llama_model_ftype(kept.handle) & 0xFF == Q8_0_FILE
+    told: list[float] = []
+    kept, why = faster_of(LlamaModel(slow_file), engine(slow_file), on_progress=told.append)
+    assert llama_cpp.llama_model_ftype(kept.handle) & 0xFF == (Q8_0_FILE if is_known else Q4_1_FILE)
+    assert ("untried with 1 threads" in why) == is_known
+    assert told, "converting took its time"
     kept.close()
 
 
@@ -148,16 +184,38 @@ def test_a_file_that_cannot_be_converted_is_served_as_it_is(slow_file: Path, dam
     damage(slow_file)
     with pytest.raises(LoadError, match="did not convert"):
         converted(slow_file, engine(slow_file))
-    assert faster_of(model, engine(slow_file)) is model
+    kept, why = faster_of(model, engine(slow_file))
+    assert kept is model
+    assert why.startswith("as in the file (not converted: llama.cpp did not convert the weights: ")
     logits(model)
     model.close()
 
 
-def test_no_memory_for_it_leaves_the_model_as_it_is(slow_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(OSError("no memory"), "no memory"), (MemoryError(), "MemoryError"), (ValueError("odd"), "odd")],
+)
+def test_whatever_goes_wrong_leaves_the_model_as_it_is(
+    slow_file: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
     def refuse(_name: str, _flags: int) -> int:
-        raise OSError("no memory")
+        raise error
 
     model = LlamaModel(slow_file)
     monkeypatch.setattr(os, "memfd_create", refuse)
-    assert faster_of(model, engine(slow_file)) is model
+    assert faster_of(model, engine(slow_file)) == (model, f"as in the file (not converted: {words})")
     model.close()
+
+
+def test_what_was_decided_is_among_the_facts(slow_file: Path, tiny: Callable[[str], Path]) -> None:
+    small = {"context_tokens": 256, "cells": 512}
+    assert load_worker(engine(slow_file, **small))[1].reencoding == "Q8_0 instead of the file (untried with 1 threads)"
+    assert load_worker(engine(slow_file, reencode=False, **small))[1].reencoding == ""
+    assert load_worker(engine(tiny("llama"), **small))[1].reencoding == ""
+
+
+def test_weights_that_are_no_numbers_are_not_made_some(slow_file: Path) -> None:
+    whole, damage = slow_file.read_bytes(), b"\xff" * 8_000
+    slow_file.write_bytes(whole[: -len(damage)] + damage)
+    with pytest.raises(EngineLoadError, match=r"slow.gguf cannot be served: .* not numbers"):
+        load_worker(engine(slow_file, context_tokens=256, cells=512))
