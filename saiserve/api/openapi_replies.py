@@ -174,6 +174,7 @@ RESIDENT: Final = record(
     load_s=maybe(NUMBER),
     error=maybe(TEXT),
     memory_=record(weights=COUNT, kv=COUNT, compute=COUNT, cache=COUNT),
+    reencoding_=TEXT,
     progress_=record(stage=TEXT, fraction=NUMBER),
     prefixes_=record(running=HOLDINGS, idle=HOLDINGS, host=HOLDINGS, longest=many(LONG_PREFIX)),
 )

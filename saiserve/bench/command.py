@@ -74,7 +74,7 @@ async def bench(settings: Settings, model: str, beside: Path | None, write: Call
     tell(f"starting with {entry.id}")
     async with our_node(entry.id, ours) as client:
         figures[OURS] = await measure(client, lanes, seed, tell)
-        engine = await _engine(client)
+        engine, reencoding = await _engine(client), await _reencoding(client)
     if beside is not None:
         tell = partial(_tell, write, BESIDE)
         tell(f"starting with {entry.id}")
@@ -88,7 +88,7 @@ async def bench(settings: Settings, model: str, beside: Path | None, write: Call
             template=entry.template_text,
         ) as client:
             figures[BESIDE] = await measure(client, lanes, seed, tell)
-    return _result(entry, path, figures, engine)
+    return _result(entry, path, figures, engine) | {"reencoding": reencoding}
 
 
 def _tell(write: Callable[[str], None], server: str, what: str) -> None:
@@ -118,13 +118,21 @@ async def _engine(client: Client) -> dict[str, float]:
     return counted((await client.ask("GET", "/metrics")).decode())
 
 
+async def _reencoding(client: Client) -> str:
+    """What types the model's weights were computed in where not simply the file's, and why."""
+    (model,) = json.loads(await client.ask("GET", "/admin/models"))["models"]
+    return str(model.get("reencoding", ""))
+
+
 def show(result: dict[str, Any], *, as_json: bool) -> str:
     """The result as it is printed."""
     if as_json:
         return json.dumps({name: value for name, value in result.items() if name != "table"})
     engine = result["engine"]
+    weights = f"weights: {result['reencoding']}\n" if result["reencoding"] else ""
     return (
-        f"{result['model']} ({result['file']}) on {result['cores']} cores\n{result['table']}\n"
+        f"{result['model']} ({result['file']}) on {result['cores']} cores\n"
+        f"{weights}{result['table']}\n"
         f"{engine['rows_per_step']:.1f} tokens in a step, {engine['python_share']:.1%} of a step in Python and sampling, "
         f"{engine['prefix_hit_tokens']:.0f} prompt tokens reused\n"
         f"queue: {engine['queue_s_mean'] * 1e3:.0f} ms on average, 90% within {engine['queue_s_p90'] * 1e3:.0f} ms; "

@@ -157,6 +157,8 @@ class Loader:
         resident.state = ModelState.READY
         life.settled.set()
         log.info("%s is ready: %d lanes", resident.entry.id, resident.load.lanes)
+        if resident.reencoding:
+            log.info("weights of %s: %s", resident.entry.id, resident.reencoding)
         self.on_change()
 
     async def _watch(self, resident: Resident, life: Life, source: Source) -> None:

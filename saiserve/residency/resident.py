@@ -135,6 +135,11 @@ class Resident:
         self.capabilities -= {"tools"} - self.entry.capabilities - found
 
     @property
+    def reencoding(self) -> str:
+        """What types its weights are in now, and why; empty where those of the file were never in question."""
+        return self.facts.reencoding if self.facts is not None else ""
+
+    @property
     def is_coming(self) -> bool:
         """Whether it is being loaded and requests may wait for it."""
         return self.state is ModelState.LOADING and not self.at_start and self.engine is None
@@ -200,6 +205,8 @@ class Resident:
         if self.memory is not None:
             use = self.memory
             shown["memory"] = {"weights": use.weights, "kv": use.kv, "compute": use.compute, "cache": use.cache}
+        if self.reencoding:
+            shown["reencoding"] = self.reencoding
         holdings = getattr(self.source, "holdings", None)
         if holdings is not None and self.state is ModelState.READY:
             shown["prefixes"] = holdings.shown()
