@@ -66,17 +66,22 @@ accept: $(VENV)/.dev
 	$(BIN)/python -m acceptance
 
 # llama-server out of the sources the bindings are built from, so that both measure the same llama.cpp.
-PEERS     := .peers
-LLAMA     := llama-cpp-python==0.3.36
-LLAMA_CPP := $(PEERS)/llama_cpp_python-0.3.36/vendor/llama.cpp
-JOBS      ?= 2
+PEERS      := .peers
+LLAMA      := llama-cpp-python==0.3.36
+LLAMA_TREE := $(PEERS)/llama_cpp_python-0.3.36
+LLAMA_CPP  := $(LLAMA_TREE)/vendor/llama.cpp
+UNPACKING  := $(PEERS)/unpacking
+JOBS       ?= 2
 
 peers: $(PEERS)/bin/llama-server
 	@echo "$(abspath $<)"
 
 $(LLAMA_CPP)/CMakeLists.txt: | $(VENV)/bin/python
-	$(PIP) download --quiet --no-deps --no-binary :all: --dest $(PEERS) '$(LLAMA)'
-	tar -xzf $(PEERS)/llama_cpp_python-*.tar.gz -C $(PEERS)
+	rm -rf $(UNPACKING) $(LLAMA_TREE)
+	$(PIP) download --quiet --no-deps --no-binary :all: --dest $(UNPACKING) '$(LLAMA)'
+	tar -xzf $(UNPACKING)/llama_cpp_python-*.tar.gz -C $(UNPACKING)
+	mv $(UNPACKING)/$(notdir $(LLAMA_TREE)) $(LLAMA_TREE)
+	rm -rf $(UNPACKING)
 
 # Minutes for each file: as often as is promised in tests/peers/test_llama_server_tests.py.
 peer-tests: $(VENV)/.dev $(LLAMA_CPP)/CMakeLists.txt
