@@ -15,9 +15,13 @@ from msgspec import Meta
 from saiserve import limits
 from saiserve.api.bias import LogitBias, bias_pairs, id_pairs, text_pairs
 from saiserve.api.body import invalid
+from saiserve.api.gbnf import lark_of
 from saiserve.engines.messages import Constraint, Sampling
 
 V = TypeVar("V", int, float)
+
+FAULT_CHARACTERS_MAX = 300
+"""Of what is wrong with a grammar: it repeats names, which may be long."""
 
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
@@ -179,12 +183,10 @@ def grammar_constraint(fields: SamplingFields) -> Constraint | None:
         return schema_constraint(fields.json_schema)
     if not fields.grammar:
         return None
-    from llguidance.gbnf_to_lark import any_to_lark
-
     try:
-        return Constraint("lark", any_to_lark(fields.grammar))
+        return Constraint("lark", lark_of(fields.grammar))
     except Exception as error:
-        raise invalid(f"grammar: it cannot be read: {error}", "grammar") from error
+        raise invalid(f"grammar: it cannot be read: {str(error)[:FAULT_CHARACTERS_MAX]}", "grammar") from error
 
 
 def schema_constraint(schema: dict[str, Any]) -> Constraint:
