@@ -18,6 +18,9 @@ from saiserve.api.prompts import Row
 from saiserve.engines.messages import Embedded
 from saiserve.errors import ApiError, ErrorKind
 
+REFUSED_INPUT = "input "
+"""First word of an engine's refusal of one of the inputs."""
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -73,13 +76,15 @@ async def create_native_embeddings(api: Api, call: Call) -> Reply | LongReply:
 async def _embedded(
     api: Api, model: str, inputs: tuple[str | Row, ...], origin: Origin, body: EmbeddingsBody
 ) -> Embedded:
-    return await api.service.embed(
-        model,
-        await as_engine_takes(api, model, inputs, origin),
-        request_id=origin.request_id,
-        key_name=origin.key_name,
-        pooling=body.pooling or "",
-    )
+    given = await as_engine_takes(api, model, inputs, origin)
+    try:
+        return await api.service.embed(
+            model, given, request_id=origin.request_id, key_name=origin.key_name, pooling=body.pooling or ""
+        )
+    except ApiError as error:
+        if error.kind is ErrorKind.INVALID_REQUEST and error.message.startswith(REFUSED_INPUT):
+            error.param = "input"
+        raise
 
 
 def unit_vector(raw: bytes, dimensions: int | None = None) -> NDArray[np.float32]:

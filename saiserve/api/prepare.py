@@ -24,6 +24,7 @@ from saiserve.chat.template_ways import TemplateWays, ways_of
 from saiserve.chat.tool_formats import GENERIC, ToolFormat, format_named, with_tools_as_text
 from saiserve.chat.tool_grammar import takes_objects, tool_constraint
 from saiserve.chat.tool_parser import ToolCallParser
+from saiserve.engines.messages import Constraint
 from saiserve.errors import ApiError, ErrorKind
 
 
@@ -53,9 +54,11 @@ UNENFORCEABLE = "cannot be enforced"
 LOGIT_BIAS = "logit_bias"
 """First word of an engine's refusal of a token that its vocabulary has not."""
 _PROMPT_PARAMS = {Dialect.RESPONSES: "input"}
+_GRAMMAR_PARAMS = {"lark": "grammar"}
+"""The field of a client's own grammar, by its kind, on every route that has one; a schema's is named below."""
 _CONSTRAINT_PARAMS = {
     Dialect.CHAT: "response_format",
-    Dialect.COMPLETIONS: "grammar",
+    Dialect.COMPLETIONS: "json_schema",
     Dialect.RESPONSES: "text.format",
     Dialect.MESSAGES: "output_config.format",
 }
@@ -88,8 +91,15 @@ def prepare(request: GenerationRequest, card: ModelCard | None, new_call_id: Cal
         prepared = replace(prepared, messages=messages, tools=())
     if prepared != request:
         prepared = replace(prepared, original=request)
-    param = _CONSTRAINT_PARAMS[request.dialect] if constraint is request.constraint else "tools"
-    return Prepared(prepared, parser, param if constraint is not None else "")
+    return Prepared(prepared, parser, _constraint_param(request, constraint))
+
+
+def _constraint_param(request: GenerationRequest, constraint: Constraint | None) -> str:
+    if constraint is None:
+        return ""
+    if constraint is not request.constraint:
+        return "tools"
+    return _GRAMMAR_PARAMS.get(constraint.kind, _CONSTRAINT_PARAMS[request.dialect])
 
 
 def _check_parameters(request: GenerationRequest, usable: tuple[Tool, ...]) -> None:

@@ -165,8 +165,11 @@ def look_at(entry: CatalogEntry, settings: Settings, path: Path) -> Prepared:
         seen = file_digest(projector).hex() if projector else ""
         digest = file_digest(path, (template or "") + seen)
         adapters = {one.name: file_digest(Path(one.path), f"{digest.hex()} {one.scale}") for one in settings.lora}
-    except (ModelFileError, OSError) as error:
+    except ModelFileError as error:
         raise LoadError(f"model {entry.id!r} cannot be served: {error}") from error
+    except OSError as error:
+        reason = f"{error.filename} cannot be read: {error.strerror}"
+        raise LoadError(f"model {entry.id!r} cannot be served: {reason}") from error
     made = engine_settings(entry, settings, path)
     shown = template or file.chat_template or ""
     configured = entry.capabilities if entry.is_described else entry.capabilities | tags_of_template(shown)

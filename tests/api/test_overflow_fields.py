@@ -90,6 +90,21 @@ async def test_of_several_inputs_the_one_that_does_not_fit_is_named(path: str) -
     assert f"However, your {error['param']} resulted in 900 tokens." in error["message"]
 
 
+@dataclass
+class Choosy(ScriptedService):
+    """Says no to one of the inputs."""
+
+    async def embed(self, *_given: Any, **_named: Any) -> Embedded:
+        raise ApiError(ErrorKind.INVALID_REQUEST, "input 1 is empty or has unknown tokens")
+
+
+async def test_an_input_that_the_engine_refuses_is_named_too() -> None:
+    async with serving(Choosy(script=lambda _: [])) as served, served.http() as http:
+        reply = await http.post("/v1/embeddings", json={"model": "smol", "input": [[1], [999_999]]})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"]) == (400, "input"), error
+
+
 @pytest.mark.parametrize(("index", "named"), [(None, {}), (3, {"param": "content[3]"})])
 async def test_llama_servers_error_stays_its_own_beside_the_name(index: int | None, named: dict[str, str]) -> None:
     async with serving(Full(index=index)) as served, served.http() as http:

@@ -184,6 +184,9 @@ def test_a_forced_tool_is_held_to_a_grammar_and_its_fault_named_as_the_tools():
     [
         (Dialect.CHAT, Constraint("json_object"), "the json_schema cannot be enforced: y", "response_format"),
         (Dialect.RESPONSES, Constraint("json_object"), "the json_schema cannot be enforced: y", "text.format"),
+        (Dialect.CHAT, Constraint("lark", "x"), "the lark cannot be enforced: y", "grammar"),
+        (Dialect.COMPLETIONS, Constraint("lark", "x"), "the lark cannot be enforced: y", "grammar"),
+        (Dialect.COMPLETIONS, Constraint("json_schema", "{}"), "the json_schema cannot be enforced: y", "json_schema"),
         (Dialect.CHAT, None, "logit_bias names token 7; this model has fewer", "logit_bias"),
         (Dialect.CHAT, None, "roles must alternate", "messages"),
         (Dialect.RESPONSES, None, "roles must alternate", "input"),

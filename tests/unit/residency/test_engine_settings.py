@@ -11,7 +11,8 @@ import pytest
 from saiserve.config import load_settings
 from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.models.catalog import builtin_catalog, parse_models
-from saiserve.residency.source import engine_settings
+from saiserve.residency.source import LoadError, engine_settings, look_at
+from tests.fixtures.tiny_models import build
 
 OURS = {"model_path", "model_id", "chat_template", "queue_max"}
 """Not an operator's to set."""
@@ -67,3 +68,14 @@ def test_a_model_s_own_table_reaches_it(tmp_path: Path) -> None:
     own = engine_settings(entry, settings.for_model(entry.id), Path("m.gguf"))
     assert (own.speed_floor, own.window_full) == (0.9, False)
     assert engine_settings(entry, settings, Path("m.gguf")).speed_floor is None
+
+
+@pytest.mark.parametrize("setting", [{"LORA": "poet=gone.gguf"}, {"MMPROJ": "gone.gguf"}])
+def test_a_missing_companion_is_named_in_words(
+    setting: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (entry,) = parse_models("smollm2-135m", builtin_catalog())
+    model = build("llama", tmp_path)
+    with pytest.raises(LoadError, match=r"cannot be served: \S*gone\.gguf cannot be read: No such file or directory$"):
+        look_at(entry, load_settings({"HOST": "127.0.0.1", **setting}, {}), model)
