@@ -30,6 +30,8 @@ def lark_of(text: str) -> str:
     rules = GrammarParser().parse(text)
     listed = tuple(rules.values())
     resolve(_named_first(rules))
+    for rule in listed:
+        _bracket_repetitions(rule)
     return "%llguidance {}\n\n" + "".join(f"{rule}\n" for rule in listed)
 
 
@@ -52,13 +54,26 @@ def _named_first(rules: dict[str, RuleNode]) -> dict[str, RuleNode]:
     return ordered
 
 
-def _names_in(node: ASTNode) -> Iterator[str]:
+def _bracket_repetitions(rule: ASTNode) -> None:
+    """Keep the brackets of a repetition that is repeated, which the converter leaves out: `(/a/+)?` is no `/a/+?`."""
+    from llguidance.gbnf_to_lark import RepetitionNode, SequenceNode
+
+    for node in _inside(rule):
+        if isinstance(node, RepetitionNode) and isinstance(node.node, RepetitionNode):
+            node.node = SequenceNode([node.node])
+
+
+def _names_in(rule: ASTNode) -> Iterator[str]:
     """Names of the rules that one rule names."""
     from llguidance.gbnf_to_lark import RuleRefNode
 
+    return (node.name for node in _inside(rule) if isinstance(node, RuleRefNode))
+
+
+def _inside(node: ASTNode) -> Iterator[ASTNode]:
+    """A node and all below it."""
     nodes = [node]
     while nodes:
         one = nodes.pop()
-        if isinstance(one, RuleRefNode):
-            yield one.name
+        yield one
         nodes += one.children()

@@ -62,6 +62,12 @@ def test_blank_lines_are_read_once():
     assert lark_of("\n" * 250_000 + 'root ::= "a"') == lark_of('root ::= "a"')
 
 
+@pytest.mark.parametrize("text", ['("a"*)*', "([0-9]+)?", "([a-z]+){2}", '("a"? | ("b"+)?){0,3}', '((("a"+)?)*)+'])
+def test_a_repetition_of_a_repetition_keeps_its_brackets(text: str):
+    grammar = llguidance.LLMatcher.grammar_from_lark(lark_of(f"root ::= {text}"))
+    assert not llguidance.LLMatcher.validate_grammar(grammar)
+
+
 @pytest.mark.parametrize("text", ["root ::= other", 'other ::= "a"', "root ::= (", "root := a", "(" * 5_000])
 def test_what_cannot_be_read_is_an_error(text: str):
     with pytest.raises(Exception, match=r"."):
