@@ -49,6 +49,7 @@ class ModelFile:
 
     path: Path
     bytes_total: int
+    """Of all parts, where a model lies in several files."""
     tensors: int
     metadata: dict[str, Any] = field(repr=False)
     """Scalars, strings and short arrays by key; long arrays as their length."""
@@ -231,7 +232,23 @@ def _read(path: Path, reader: _Reader, size: int) -> ModelFile:
     start = (reader.at + alignment - 1) // alignment * alignment
     if start + end > size:
         raise ModelFileError(f"{path} is cut short: {size} bytes where its weights need {start + end}")
-    return ModelFile(path, size, tensors, metadata, dict(weights))
+    return ModelFile(path, size + _other_parts_bytes(path, metadata), tensors, metadata, dict(weights))
+
+
+def _other_parts_bytes(path: Path, metadata: dict[str, Any]) -> int:
+    """Sizes of the files that hold the rest of the model; llama.cpp finds them by their names, too."""
+    count, number = metadata.get("split.count", 1), metadata.get("split.no", 0)
+    if not isinstance(count, int) or not isinstance(number, int):
+        raise _OddError(f"it is part {number!r} of {count!r}")
+    if number:
+        raise ModelFileError(f"{path} is part {number + 1} of {count} of a model: give the first one")
+    if count < 2:
+        return 0
+    end = f"-00001-of-{count:05}.gguf"
+    if not path.name.endswith(end):
+        raise ModelFileError(f"{path} is the first of {count} parts and must be named so: …{end}")
+    start = path.name.removesuffix(end)
+    return sum(_size_of(path.with_name(f"{start}-{part:05}-of-{count:05}.gguf")) for part in range(2, count + 1))
 
 
 def _tensor_end(reader: _Reader, weights: Counter[int]) -> int:

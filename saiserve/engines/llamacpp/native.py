@@ -15,6 +15,9 @@ import llama_cpp
 LOG_LINES_MAX = 40
 """Warnings and errors kept for an explanation of a failed load."""
 
+NO_REASON = "failed to load model"
+"""Ends the line that comes after the reason."""
+
 # ggml's levels: 1 debug, 2 information, 3 warning, 4 error, 5 the line before goes on.
 KEPT_LEVELS = (3, 4)
 CONTINUED_LEVEL = 5
@@ -52,8 +55,9 @@ def start() -> None:
 
 
 def failure_reason() -> str:
-    """The last thing llama.cpp complained of."""
-    return _recent[-1] if _recent else "it gave no reason"
+    """The last thing llama.cpp complained of that says why."""
+    telling = (line for line in reversed(_recent) if not line.endswith(NO_REASON))
+    return next(telling, "it gave no reason")
 
 
 def address_of(function: str) -> int:

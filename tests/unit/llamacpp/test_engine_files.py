@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +77,32 @@ def test_a_whole_file_is_read(tiny: Callable[[str], Path]) -> None:
         file = read_model_file(tiny(name))
         assert file.chat_template == tiny_models.TEMPLATE
         assert file.architecture in name or name.startswith(file.architecture)
+
+
+def part(path: Path, number: int, count: int) -> Path:
+    """A file that says it is one of several."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_uint16("split.no", number)
+    writer.add_uint16("split.count", count)
+    writer.add_tensor(f"blk.{number}.attn_norm.weight", np.ones(8 * (number + 1), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_model_in_parts_is_as_large_as_all_of_them(tmp_path: Path) -> None:
+    parts = [part(tmp_path / f"m-{number + 1:05}-of-00003.gguf", number, 3) for number in range(3)]
+    assert read_model_file(parts[0]).bytes_total == sum(one.stat().st_size for one in parts)
+    with pytest.raises(ModelFileError, match=r"part 2 of 3 of a model: give the first one"):
+        read_model_file(parts[1])
+    with pytest.raises(ModelFileError, match=r"must be named so: …-00001-of-00003\.gguf"):
+        read_model_file(parts[0].rename(tmp_path / "m.gguf"))
+    (tmp_path / "m.gguf").rename(parts[0])
+    parts[2].unlink()
+    with pytest.raises(ModelFileError, match=r"m-00003-of-00003\.gguf does not exist"):
+        read_model_file(parts[0])
 
 
 def test_every_cut_of_a_file_is_noticed(tiny: Callable[[str], Path], tmp_path: Path) -> None:
