@@ -1,7 +1,8 @@
 """Fetch one file over HTTP: resumed where it stopped, checked against its digest, never half-visible.
 
 The file grows as `NAME.part` beside its place and is renamed when it is whole and right, so a reader sees either
-nothing or the model. Ranges follow RFC 9110 §14; `If-Range` makes sure that a part belongs to the same version.
+nothing or the model. Nodes that share the folder fetch it once. Ranges follow RFC 9110 §14; `If-Range` makes sure that
+a part belongs to the same version.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import httpx2
 import trio
 
 from saiserve.errors import SettingsError
+from saiserve.models.part_file import part_of
 
 CONNECT_S: Final = 20.0
 SILENCE_S: Final = 60.0
@@ -52,13 +54,22 @@ class DownloadError(SettingsError):
 async def download(remote: RemoteFile, destination: Path, *, progress: Progress | None = None) -> Path:
     """Fetch `remote` to `destination`; returns it. A destination that exists is taken as it is.
 
+    While another process fetches the same, this waits for what comes of it.
+
     Raises:
         DownloadError: no space, no server, a refusal, or bytes of another digest (which are deleted).
     """
     if destination.exists():
         return destination
     await trio.to_thread.run_sync(lambda: destination.parent.mkdir(parents=True, exist_ok=True))
-    part = destination.with_name(destination.name + ".part")
+    async with part_of(destination) as part:
+        if part is not None:
+            await _fetch_whole(remote, part, progress)
+            await trio.to_thread.run_sync(part.replace, destination)
+    return destination
+
+
+async def _fetch_whole(remote: RemoteFile, part: Path, progress: Progress | None) -> None:
     timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
     async with httpx2.AsyncClient(timeout=timeout, follow_redirects=True, max_redirects=REDIRECTS_MAX) as client:
         failures = 0
@@ -76,8 +87,6 @@ async def download(remote: RemoteFile, destination: Path, *, progress: Progress 
                     ) from error
                 await trio.sleep(RETRY_FIRST_S * 2**failures)
     await _verify(remote, part)
-    await trio.to_thread.run_sync(part.replace, destination)
-    return destination
 
 
 class _CutError(Exception):
@@ -97,7 +106,7 @@ async def _fetch(client: httpx2.AsyncClient, remote: RemoteFile, part: Path, pro
         headers |= {"Range": f"bytes={have}-", "If-Range": tag}
     async with client.stream("GET", remote.url, headers=headers) as response:
         if response.status_code == 416:
-            part.unlink(missing_ok=True)
+            os.truncate(part, 0)
             raise _CutError("the server's file is shorter than the part kept here")
         if response.status_code >= 500 or response.status_code == 429:
             raise _CutError(f"status {response.status_code}")
@@ -112,6 +121,7 @@ async def _fetch(client: httpx2.AsyncClient, remote: RemoteFile, part: Path, pro
             raise DownloadError(f"{_shown(remote.url)} answers with a web page, not a model file: check the address")
         _require_space(part.parent, (total or 0) - offset)
         etag = response.headers.get("etag", "")
+        os.truncate(part, offset)  # first: no byte of another version may ever lie beside this version's tag
         tag_file.write_text("" if etag.startswith("W/") else etag, "utf-8")
         await _write(response, part, offset, total, progress)
     tag_file.unlink(missing_ok=True)
@@ -120,7 +130,7 @@ async def _fetch(client: httpx2.AsyncClient, remote: RemoteFile, part: Path, pro
 async def _write(
     response: httpx2.Response, part: Path, offset: int, total: int | None, progress: Progress | None
 ) -> None:
-    async with await trio.open_file(part, "r+b" if offset else "wb") as file:
+    async with await trio.open_file(part, "r+b") as file:
         await file.seek(offset)
         done = offset
         # Raw and unbuffered: what arrived before a cut must reach the part file.

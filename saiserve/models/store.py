@@ -18,6 +18,7 @@ from saiserve.errors import SettingsError
 from saiserve.models.catalog import CatalogEntry
 from saiserve.models.download import Progress, RemoteFile, download, sha256_of
 from saiserve.models.hub import HUB_ENDPOINT, find_file, parse_reference
+from saiserve.models.part_file import part_of
 
 SAMPLE_BYTES: Final = 64 * 1024
 SAMPLES: Final = 64
@@ -48,7 +49,7 @@ class ModelStore:
                 package, _, name = rest.partition("/")
                 return await trio.to_thread.run_sync(_package_file, entry, package, name)
             case "parts":
-                return await trio.to_thread.run_sync(self._assemble, entry, rest)
+                return await self._assemble(entry, rest)
             case "hub":
                 return await self._from_hub(entry, rest, progress)
             case "url":
@@ -104,30 +105,38 @@ class ModelStore:
             (home / f"{reference.quantisation}.chosen").write_text(path, "utf-8")
         return file
 
-    def _assemble(self, entry: CatalogEntry, package: str) -> Path:
+    async def _assemble(self, entry: CatalogEntry, package: str) -> Path:
         destination = self.folder / f"{entry.id}.gguf"
         if destination.exists():
             return destination
-        parts = _package_parts(entry, package)
-        needed = sum(part.stat().st_size for part in parts)
+        parts = await trio.to_thread.run_sync(_package_parts, entry, package)
         self.folder.mkdir(parents=True, exist_ok=True)
-        if shutil.disk_usage(self.folder).free < needed:
-            raise SettingsError(f"{self.folder} has no room for {needed / 1e6:.0f} MB of {entry.id}: free some space")
-        building = destination.with_name(f"{destination.name}.{os.getpid()}.part")
-        try:
-            with building.open("wb") as out:
-                for part in parts:
-                    with part.open("rb") as source:
-                        shutil.copyfileobj(source, out, 1 << 20)
-                out.flush()
-                os.fsync(out.fileno())
-            found = sha256_of(building)
-            if entry.sha256 and found != entry.sha256:
-                raise SettingsError(f"the parts of {package} give SHA-256 {found}, not {entry.sha256}: reinstall it")
-            building.replace(destination)
-        finally:
-            building.unlink(missing_ok=True)
+        async with part_of(destination) as building:
+            if building is not None:
+                await trio.to_thread.run_sync(_join, entry, package, parts, building)
+                building.replace(destination)
         return destination
+
+
+def _join(entry: CatalogEntry, package: str, parts: Sequence[Path], building: Path) -> None:
+    """Write a model out of its parts; what is not that model is removed again."""
+    needed = sum(part.stat().st_size for part in parts)
+    if shutil.disk_usage(building.parent).free < needed:
+        raise SettingsError(f"{building.parent} has no room for {needed / 1e6:.0f} MB of {entry.id}: free some space")
+    try:
+        with building.open("wb") as out:
+            for part in parts:
+                with part.open("rb") as source:
+                    shutil.copyfileobj(source, out, 1 << 20)
+            out.flush()
+            os.fsync(out.fileno())
+    except OSError:
+        building.unlink(missing_ok=True)
+        raise
+    found = sha256_of(building)
+    if entry.sha256 and found != entry.sha256:
+        building.unlink()
+        raise SettingsError(f"the parts of {package} give SHA-256 {found}, not {entry.sha256}: reinstall it")
 
 
 def file_digest(path: Path, template: str = "") -> bytes:
