@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 import pytest
@@ -14,23 +13,11 @@ from acceptance.served import post_served
 from saiserve.peers.connections import Connections
 from saiserve.peers.swim_transport import SwimTransport
 from swimcluster.address import Address, parse_address
+from tests.fakes.ipv6 import needs_ipv6
 
 VIEW_S, TOLD_S = UNHURRIED_S, UNHURRIED_S
 
 pytestmark = pytest.mark.slow
-
-
-def has_ipv6() -> bool:
-    """Whether this machine has an IPv6 loopback."""
-    try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="no IPv6 loopback here")
 
 
 async def addresses(node: Node) -> dict[str, str]:

@@ -15,6 +15,7 @@ from swimcluster import advertise as advertising
 from swimcluster.advertise import advertised_address
 from swimcluster.event_log import EventLog
 from swimcluster.line_budget import LINES_PER_WINDOW, WINDOW_S
+from tests.fakes.ipv6 import needs_ipv6
 from tests.fakes.patience import PATIENT, WAIT_S
 
 ANYWHERE = Address("127.0.0.1", 0)
@@ -48,6 +49,7 @@ def test_the_route_to_a_seed_decides_and_a_bound_address_stands(monkeypatch: pyt
     assert advertised_address(Address("10.5.5.5", 7), [Address("10.1.2.3", 1)]) == Address("10.5.5.5", 7)
 
 
+@needs_ipv6
 async def test_ipv6_nodes_meet_and_write_their_addresses_with_brackets() -> None:
     async with (
         open_cluster(config("a", bind=Address("::1", 0))) as a,

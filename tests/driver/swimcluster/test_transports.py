@@ -20,6 +20,7 @@ from swimcluster.transport.framing import frame
 from swimcluster.transport.memory import MemoryNetwork
 from swimcluster.transport.udp import CONNECTIONS_PER_SOURCE_MAX, UdpTransport, open_udp_transport
 from swimcluster.transport.udp_datagrams import open_udp_datagrams, socket_address
+from tests.fakes.ipv6 import needs_ipv6
 from tests.fakes.patience import WAIT_S
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -49,7 +50,9 @@ async def memory_pair() -> AsyncIterator[tuple[Transport, Transport]]:
         yield one, other
 
 
-@pytest.fixture(params=[udp_pair, udp6_pair, memory_pair], ids=["udp", "udp6", "memory"])
+@pytest.fixture(
+    params=[udp_pair, pytest.param(udp6_pair, marks=needs_ipv6), memory_pair], ids=["udp", "udp6", "memory"]
+)
 def pair(request: pytest.FixtureRequest) -> Pair:
     return request.param
 
@@ -125,6 +128,7 @@ async def test_a_port_whose_udp_half_is_taken_is_a_config_error_that_names_it() 
         pass
 
 
+@needs_ipv6
 @pytest.mark.parametrize("host", ["", "::"])
 async def test_a_dual_stack_transport_speaks_ipv4_and_ipv6_and_names_each_as_users_do(host: str) -> None:
     async with (
@@ -370,7 +374,7 @@ NO_PLACES = ["::1%a..b", "1::%" + "z" * 60, "fe80::1%\u00fc\u20ac", "fe80::1%999
 
 
 @pytest.mark.parametrize("host", NO_PLACES)
-@pytest.mark.parametrize("bound", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("bound", ["127.0.0.1", pytest.param("::1", marks=needs_ipv6)])
 async def test_an_address_that_cannot_be_is_a_failed_send_and_an_exchange_error(host: str, bound: str) -> None:
     async with open_udp_transport(Address(bound, 0)) as transport:
         assert not await transport.send(Address(host, 9), b"x")
@@ -378,6 +382,7 @@ async def test_an_address_that_cannot_be_is_a_failed_send_and_an_exchange_error(
             await transport.exchange(Address(host, 9), b"x")
 
 
+@needs_ipv6
 async def test_a_zone_says_through_which_interface_a_datagram_goes() -> None:
     index = socket.if_nametoindex("lo")
     assert socket_address("fe80::1%lo", 9, is_ipv6=True) == ("fe80::1", 9, 0, index)

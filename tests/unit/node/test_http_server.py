@@ -12,6 +12,7 @@ from saiserve.config import Settings, load_settings
 from saiserve.errors import SettingsError
 from saiserve.http_server import listen
 from saiserve.serve import EXIT_SETTINGS, serve_node
+from tests.fakes.ipv6 import needs_ipv6
 
 
 def settings(host: str, port: int) -> Settings:
@@ -39,11 +40,8 @@ def test_the_port_is_open_on_every_address() -> None:
             pass
 
 
+@needs_ipv6
 def test_both_families_may_be_named_whole() -> None:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        pytest.skip("no IPv6 here")
     for listener in listen(settings("0.0.0.0,::", free_port())):
         listener.close()
 
