@@ -51,13 +51,15 @@ class Bench:
         self.context = LlamaContext(model, sizes)
         self._ends = [0] * STREAMS
 
-    def read(self, stream: int, tokens: int) -> None:
-        """Let a stream read so many tokens."""
+    def read(self, stream: int, tokens: int) -> float:
+        """Let a stream read so many tokens; the seconds it took."""
+        spent = 0.0
         while tokens > 0:
             count, start = min(PIECE, tokens), self._ends[stream]
-            self._decode(tuple(Row(stream, start + offset, TOKEN, False) for offset in range(count)))
+            spent += self._decode(tuple(Row(stream, start + offset, TOKEN, False) for offset in range(count)))
             self._ends[stream] += count
             tokens -= count
+        return spent
 
     def share(self) -> None:
         """Let all streams go on from what the first one has read."""
@@ -65,13 +67,13 @@ class Bench:
             self.context.copy(0, stream, 0, self._ends[0])
             self._ends[stream] = self._ends[0]
 
-    def step_s(self, steps: int) -> float:
-        """Median time of a token for each stream."""
+    def step_s(self, steps: int, streams: int = STREAMS) -> float:
+        """Median time of a token for each of the first `streams`."""
         times = []
         for _ in range(steps):
-            rows = tuple(Row(stream, end, TOKEN, True) for stream, end in enumerate(self._ends))
+            rows = tuple(Row(stream, end, TOKEN, True) for stream, end in enumerate(self._ends[:streams]))
             times.append(self._decode(rows))
-            self._ends = [end + 1 for end in self._ends]
+            self._ends = [end + (stream < streams) for stream, end in enumerate(self._ends)]
         return statistics.median(times)
 
     def clear(self) -> None:
@@ -106,7 +108,8 @@ def measure(model: LlamaModel, kv_type: str, steps: int, *, is_flash: bool) -> l
     return found
 
 
-async def _path(model: str) -> Path:
+async def path_of(model: str) -> Path:
+    """Where the file of smol or gemma lies."""
     entry = builtin_catalog().entry(MODELS[model])
     assert entry is not None
     return await ModelStore(default_model_dir()).locate(entry)
@@ -118,7 +121,7 @@ def main() -> int:
     parser.add_argument("--model", choices=sorted(MODELS), default="smol")
     parser.add_argument("--steps", type=int, default=6)
     parsed = parser.parse_args()
-    model = LlamaModel(trio.run(_path, parsed.model))
+    model = LlamaModel(trio.run(path_of, parsed.model))
     heads = [*(f"behind {shared}" for shared in SHARED), f"{DISTINCT} distinct"]
     print(f"{f'{parsed.model}, {STREAMS} streams, ms':28}" + "".join(f"{head:>14}" for head in heads))
     for name, kv_type, is_flash in WAYS:

@@ -80,7 +80,7 @@ class Settings:
     gpu_split: str = "layer"
     tensor_split: tuple[float, ...] = ()
     numa: str = "off"
-    mmap: bool = True
+    mmap: bool | None = None
     mlock: bool = False
     speculate: bool = False
     upstreams: tuple[Target, ...] = ()
@@ -162,7 +162,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("GPU_SPLIT", "gpu_split", "layer", "how devices share a model: none, layer or row", values.choice("none", "layer", "row"), per_model=True),
     Setting("TENSOR_SPLIT", "tensor_split", "", "share of each device, such as 3,1; default: by free memory", values.shares, per_model=True),
     Setting("NUMA", "numa", "off", "how to use NUMA nodes: off, distribute, isolate or numactl", values.choice("off", "distribute", "isolate", "numactl"), per_model=True),
-    Setting("MMAP", "mmap", "1", "0: read weights into memory instead of mapping the file", values.flag, per_model=True),
+    Setting("MMAP", "mmap", "", "1: map the file of the weights; 0: read it into memory; default: up to 512 MiB are read, for a CPU", values.flag_or_unset, per_model=True),
     Setting("SPECULATE", "speculate", "0", "1: a stream alone guesses its next tokens from prompt and answer and computes several at once", values.flag, per_model=True),
     Setting("MLOCK", "mlock", "0", "1: keep weights in RAM, never swapped; the process must be allowed to", values.flag, per_model=True),
     Setting("MMPROJ", "mmproj", "", "projector file (GGUF) that lets the model see images; default: it does not", values.path, per_model=True),

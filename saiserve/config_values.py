@@ -78,6 +78,11 @@ def flag(value: str) -> bool:
             raise SettingsError(f"must be 0 or 1, not {value!r}")
 
 
+def flag_or_unset(value: str) -> bool | None:
+    """Yes, no, or nothing said."""
+    return flag(value) if value.strip() else None
+
+
 def choice(*words: str) -> Callable[[str], str]:
     """One word of several, in any case."""
 

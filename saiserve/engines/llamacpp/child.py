@@ -18,6 +18,7 @@ import trio
 
 import saiserve
 from saiserve.engines.frames import FrameDecoder, FrameError, encode_frame
+from saiserve.engines.llamacpp.heap import HUGE_PAGES
 from saiserve.engines.llamacpp.protocol import FromProcess
 from saiserve.engines.messages import Cancel, FailureKind
 
@@ -33,7 +34,7 @@ WATCH_TICKS = 12
 END_S = 5.0
 """Time for a process to end once its socket is closed, before it is killed."""
 
-PASSED_NAMES = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "USER", "LOGNAME", "VIRTUAL_ENV"})
+PASSED_NAMES = frozenset({"PATH", "HOME", "LANG", "TZ", "TMPDIR", "USER", "LOGNAME", "VIRTUAL_ENV", "GLIBC_TUNABLES"})
 PASSED_PREFIXES = (
     "LC_", "LD_LIBRARY", "PYTHON", "OMP_", "GOMP_", "KMP_", "GGML_", "LLAMA_", "CUDA_", "NVIDIA_", "HIP_", "ROCR_",
     "HSA_", "VK_", "XDG_", "COVERAGE_",
@@ -211,6 +212,7 @@ def passed_environment(environment: dict[str, str]) -> dict[str, str]:
     passed = {
         name: value for name, value in environment.items() if name in PASSED_NAMES or name.startswith(PASSED_PREFIXES)
     }
+    passed.setdefault(*HUGE_PAGES)
     root = str(Path(saiserve.__file__).parent.parent)
     passed["PYTHONPATH"] = os.pathsep.join(filter(None, [root, passed.get("PYTHONPATH", "")]))
     return passed

@@ -1,4 +1,4 @@
-"""Has the C library give back what large blocks held: messages, prompts, whatever does not map its memory by itself."""
+"""Where the C library has its memory from, and that it gives back what large blocks held: messages, prompts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ anew for each token would cost more than they compute."""
 KEPT_BYTES = 2 * MAPPED_BYTES
 """Free memory at the heap's end that is kept: what glibc itself would keep beside that threshold, and several arrays of
 a step of sampling."""
+HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
+"""Asks the kernel for huge pages; glibc reads it when a process starts, others never. See decision 0166."""
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 """mallopt(3)."""

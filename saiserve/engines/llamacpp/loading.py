@@ -18,6 +18,7 @@ from saiserve.engines.llamacpp.estimate import MemoryEstimate, estimate_memory, 
 from saiserve.engines.llamacpp.gguf_file import ModelFile, ModelFileError, read_model_file
 from saiserve.engines.llamacpp.kv import Family
 from saiserve.engines.llamacpp.lanes import CELLS_PER_LANE_MIN, SPEED_FLOOR, lanes_for
+from saiserve.engines.llamacpp.placement import is_mapped
 from saiserve.engines.llamacpp.probe import Speeds, lone_step_s, measure
 from saiserve.engines.llamacpp.prompt_ends import PromptEnds
 from saiserve.engines.llamacpp.prompting import PromptReader
@@ -65,6 +66,7 @@ def load_worker(
     path = Path(settings.model_path)
     try:
         file = read_model_file(path)
+        settings = replace(settings, mmap=is_mapped(file, settings))
         context_tokens, cells = sizes(file, settings)
         _check_memory(estimate_memory(file, settings))
         model = LlamaModel(path, settings, on_progress=on_progress)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import llama_cpp
 from llama_cpp import _ggml
 
+from saiserve.engines.llamacpp.gguf_file import ModelFile
 from saiserve.engines.llamacpp.settings import EngineSettings
 
 SPLIT_MODES: Final = {
@@ -21,6 +22,16 @@ NUMA_STRATEGIES: Final = {
     "numactl": llama_cpp.GGML_NUMA_STRATEGY_NUMACTL,
 }
 
+READ_BYTES_MAX: Final = 512 << 20
+"""Of a file that is read unasked. A larger one stays shared with other processes, and is there at once."""
+
+
+def is_mapped(file: ModelFile, settings: EngineSettings) -> bool:
+    """Whether the weights' file is mapped; else it is read into memory, which lies in huge pages (decision 0166)."""
+    if settings.mmap is not None:
+        return settings.mmap
+    return settings.gpu_layers != 0 or file.bytes_total > READ_BYTES_MAX
+
 
 def place(params: Any, settings: EngineSettings) -> tuple[object, ...]:
     """Fill in load parameters; the objects returned must live until the model is loaded.
@@ -29,7 +40,7 @@ def place(params: Any, settings: EngineSettings) -> tuple[object, ...]:
         ValueError: a device that this machine or this build of llama.cpp does not have.
     """
     params.n_gpu_layers = settings.gpu_layers if settings.gpu_layers >= 0 else 1 << 16
-    params.load_mode = (llama_cpp.LLAMA_LOAD_MODE_MMAP if settings.mmap else 0) | (
+    params.load_mode = (llama_cpp.LLAMA_LOAD_MODE_MMAP if settings.mmap is not False else 0) | (
         llama_cpp.LLAMA_LOAD_MODE_MLOCK if settings.mlock else 0
     )
     params.split_mode = SPLIT_MODES[settings.gpu_split]

@@ -49,7 +49,8 @@ class EngineSettings:
     chat_template: str | None = None
     """Jinja text for files without one, or instead of theirs."""
     gpu_layers: int = 0
-    mmap: bool = True
+    mmap: bool | None = None
+    """Map the file, or read it; None: see `placement.is_mapped`."""
     mlock: bool = False
     cache_bytes: int = 512 * 1024 * 1024
     """Host memory for prefixes that are not in the KV cache."""

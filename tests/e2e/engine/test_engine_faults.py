@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -36,6 +37,13 @@ from saiserve.engines.messages import (
 from tests.e2e.engine.asking import Heard, ask, request, until
 
 pytestmark = pytest.mark.slow
+
+
+def asks_for_huge_pages() -> bool:
+    """Whether glibc asks for them: where all memory gets them, or none, it does not."""
+    kinds = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return kinds.exists() and "[madvise]" in kinds.read_text("ascii")
+
 
 Settings = Callable[..., EngineSettings]
 ROOMY: dict[str, Any] = {"context_tokens": 32_768, "cells": 65_536}
@@ -182,6 +190,20 @@ async def test_the_process_inherits_one_socket_and_no_secret(
                 with suppress(FileNotFoundError):  # it opens and closes files while it is looked at
                     links.append(os.readlink(link))
             assert len([link for link in links if link.startswith("socket:")]) == 1
+
+
+@pytest.mark.skipif(not asks_for_huge_pages(), reason="this system gives huge pages to all or to nobody, unasked")
+async def test_small_weights_and_their_cache_ask_for_huge_pages(smollm2_path: Path) -> None:
+    settings = EngineSettings(model_path=str(smollm2_path), model_id="smol", context_tokens=2048, cells=8192, threads=2)
+    async with open_engine(settings) as engine:
+        text = Path(f"/proc/{engine.pid}/smaps").read_text("utf-8")
+        kib = [
+            int(size)
+            for size, flags in re.findall(r"^Size: +(\d+) kB.*?^VmFlags: (.*?)$", text, re.MULTILINE | re.DOTALL)
+            if "hg" in flags
+        ]
+        assert sum(kib) >> 10 > 300  # 140 of weights, 180 of cells; how much of it is huge is the kernel's to say
+        assert str(smollm2_path) not in text
 
 
 def test_the_process_ends_with_its_parent_whatever_it_is_doing(tiny_path: Path, tmp_path: Path) -> None:

@@ -183,7 +183,13 @@ def test_ends_are_told_in_words() -> None:
 
 def test_only_harmless_environment_is_passed_on() -> None:
     passed = passed_environment({"PATH": "/bin", "API_KEY": "k", "OMP_NUM_THREADS": "1", "HF_TOKEN": "t", "X": "y"})
-    assert set(passed) == {"PATH", "OMP_NUM_THREADS", "PYTHONPATH"}
+    assert set(passed) == {"PATH", "OMP_NUM_THREADS", "PYTHONPATH", "GLIBC_TUNABLES"}
+
+
+def test_the_c_library_asks_for_huge_pages_unless_the_operator_tunes_it() -> None:
+    assert passed_environment({})["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    own = {"GLIBC_TUNABLES": "glibc.malloc.check=1"}
+    assert passed_environment(own)["GLIBC_TUNABLES"] == "glibc.malloc.check=1"
 
 
 @pytest.mark.parametrize(

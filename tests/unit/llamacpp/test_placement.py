@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import llama_cpp
 import pytest
 
-from saiserve.engines.llamacpp.placement import place
+from saiserve.engines.llamacpp.gguf_file import read_model_file
+from saiserve.engines.llamacpp.placement import READ_BYTES_MAX, is_mapped, place
 from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.weights import LlamaModel
 
@@ -27,6 +29,24 @@ def test_settings_become_load_parameters() -> None:
     place(params, engine(gpu_layers=-1))
     assert params.n_gpu_layers > 1_000
     assert params.load_mode == llama_cpp.LLAMA_LOAD_MODE_MMAP
+
+
+@pytest.mark.parametrize(
+    ("size", "settings", "mapped"),
+    [
+        (READ_BYTES_MAX, {}, False),
+        (READ_BYTES_MAX + 1, {}, True),
+        (READ_BYTES_MAX, {"gpu_layers": 1}, True),
+        (READ_BYTES_MAX, {"gpu_layers": -1}, True),
+        (READ_BYTES_MAX, {"mmap": True}, True),
+        (READ_BYTES_MAX + 1, {"mmap": False}, False),
+    ],
+)
+def test_small_files_for_a_cpu_are_read_and_others_mapped_unless_said(
+    tiny: Callable[[str], Path], size: int, settings: dict[str, object], mapped: bool
+) -> None:
+    file = replace(read_model_file(tiny("llama")), bytes_total=size)
+    assert is_mapped(file, engine(**settings)) is mapped  # type: ignore[arg-type]
 
 
 def test_a_device_that_is_not_here_is_refused_with_those_that_are(tiny: Callable[[str], Path]) -> None:

@@ -36,7 +36,7 @@ REACHED: dict[str, tuple[dict[str, str], Any]] = {
     "gpu_split": ({"GPU_SPLIT": "row", "GPU_LAYERS": "9"}, "row"),
     "tensor_split": ({"TENSOR_SPLIT": "3,1", "GPU_LAYERS": "9"}, (3.0, 1.0)),
     "numa": ({"NUMA": "isolate"}, "isolate"),
-    "mmap": ({"MMAP": "0"}, False),
+    "mmap": ({"MMAP": "1"}, True),
     "mlock": ({"MLOCK": "1"}, True),
     "cache_bytes": ({"CACHE_MIB": "7"}, 7 << 20),
     "window_full": ({"WINDOW_FULL": "0"}, False),
