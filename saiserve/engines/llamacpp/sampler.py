@@ -32,7 +32,7 @@ from saiserve.engines.llamacpp.candidates import (
     within,
     xtc_dropped,
 )
-from saiserve.engines.llamacpp.draws import uniform
+from saiserve.engines.llamacpp.draws import Chances, uniform
 from saiserve.engines.llamacpp.penalties import Penalties
 from saiserve.engines.llamacpp.sampling_bounds import settled
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
@@ -69,7 +69,8 @@ class Sampler:
         bias = dict(sampling.logit_bias)
         self._bias_ids = np.fromiter(bias.keys(), np.int64, len(bias))
         self._bias = np.fromiter(bias.values(), np.float32, len(bias))
-        self._banned = np.fromiter(sorted(vocabulary.end_tokens), np.int64) if sampling.ignore_eos else None
+        self._banned = sorted(vocabulary.end_tokens) if sampling.ignore_eos else []
+        self._chances = Chances(sampling.seed, DRAW_TOKEN)
         self._mu = 2.0 * sampling.mirostat_tau
         self._left: tuple[Ids, Sequence[float] | NDArray[np.float64]] | None = None
         """What the stages left to draw from last time, best first, with weights; None = the whole vocabulary."""
@@ -113,14 +114,14 @@ class Sampler:
     def _adjust(self, logits: Floats) -> None:
         if len(self._bias_ids):
             logits[self._bias_ids] += self._bias
-        if self._banned is not None:
-            logits[self._banned] = -np.inf
+        for token in self._banned:
+            logits[token] = -math.inf
         if self._penalties.active:
             self._penalties.apply(logits)
 
     def _draw(self, logits: Floats, position: int) -> int:
         sampling = self._sampling
-        chance = uniform(sampling.seed, position, DRAW_TOKEN)
+        chance = self._chances.at(position)
         if self._is_few:
             return self._draw_of_few(logits, chance)
         peak = _checked(float(logits.max()))

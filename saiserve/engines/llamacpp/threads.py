@@ -97,4 +97,7 @@ class ThreadChooser:
         self._slowness, self._watched, self._waited = 1.0, 0, 0
 
     def _record(self, threads: int) -> _Record:
-        return self._records.setdefault(threads, _Record())
+        record = self._records.get(threads)
+        if record is None:
+            record = self._records[threads] = _Record()
+        return record
