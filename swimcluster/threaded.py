@@ -26,7 +26,7 @@ from swimcluster.member import Member
 from swimcluster.subscription import Subscription
 from swimcluster.thread_face import ThreadSafeCluster
 from swimcluster.transmits import LeaveProgress
-from swimcluster.trio_thread import TrioThread, close_subscription, next_event, result_of
+from swimcluster.trio_thread import TrioThread, awaited, close_subscription, next_event, result_of
 
 HANDLERS_MAX = 64
 """Threads of one cluster that answer requests at once, those of handlers given up on among them."""
@@ -108,7 +108,7 @@ def open_cluster(
 
     thread = TrioThread(config, {**options, "on_request": None if on_request is None else answer})
     try:
-        thread.started.result()
+        awaited(thread.started)
     except BaseException:  # Ctrl-C above all: nobody else would end the member.
         thread.stop()
         wait_for_futures([thread.ended])

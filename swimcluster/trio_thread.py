@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from typing import Any, TypeVar
@@ -18,6 +20,8 @@ from swimcluster.events import Event
 from swimcluster.subscription import Subscription
 
 T = TypeVar("T")
+HEED_S = 0.5
+"""A thread that waits looks this often whether it was interrupted."""
 CLOSED = "the cluster is closed: it ends with the body of its `with`"
 FORKED = "the cluster stayed with the process that opened it: open another one after a fork"
 
@@ -156,9 +160,30 @@ class TrioThread:
                     self._cluster = self._nursery = None
 
 
+def awaited(future: Future[T], timeout_s: float | None = None) -> T:
+    """The outcome of a future, waited for in short pieces.
+
+    A Ctrl-C that comes just before a thread falls asleep, or is handed to another thread, does not wake it: Python looks
+    again whenever the wait ends.
+
+    Raises:
+        TimeoutError: there was none in time.
+    """
+    until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        left = until - time.monotonic()
+        try:
+            return future.result(max(0.0, min(left, HEED_S)))
+        except TimeoutError:
+            if future.done():  # it came in between, or is such an error itself
+                return future.result()
+            if left <= HEED_S:
+                raise
+
+
 def result_of(future: Future[T], timeout_s: float | None) -> T:
     try:
-        return future.result(timeout_s)
+        return awaited(future, timeout_s)
     except TimeoutError:
         if future.cancel() or not future.done():
             raise TimeoutError(f"no outcome within timeout_s = {timeout_s:g}; this call was given up") from None

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import trio
 
 from swimcluster import Address, ClosedError, Config
 from swimcluster.threaded import open_asyncio_cluster, open_cluster
+from swimcluster.trio_thread import awaited
 from tests.fakes.patience import PATIENT, WAIT_S
 
 ANYWHERE = Address("127.0.0.1", 0)
@@ -65,6 +67,43 @@ def test_ctrl_c_while_a_cluster_is_opened_leaves_no_member_behind(silent_seed: s
     interrupter.join(WAIT_S)
     for caller in callers:
         caller.close()
+
+
+def test_ctrl_c_that_wakes_another_thread_ends_a_wait_too() -> None:
+    future: Future[None] = Future()
+    go, over = threading.Event(), threading.Event()
+
+    def interrupt() -> None:
+        go.wait(WAIT_S)
+        os.kill(os.getpid(), signal.SIGINT)
+        if not over.wait(WAIT_S):
+            future.set_result(None)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - nothing may come between
+            go.set()
+            awaited(future)
+        assert not future.done()
+    finally:
+        over.set()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        interrupter.join(WAIT_S)
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, 0.01])
+def test_a_wait_ends_in_time_and_gives_what_is_there(timeout_s: float) -> None:
+    with pytest.raises(TimeoutError):
+        awaited(Future[None](), timeout_s)
+    done: Future[int] = Future()
+    done.set_result(3)
+    assert awaited(done, timeout_s) == 3
+    failed: Future[int] = Future()
+    failed.set_exception(TimeoutError("its own"))
+    with pytest.raises(TimeoutError, match="its own"):
+        awaited(failed, timeout_s)
 
 
 def test_a_cancelled_asyncio_opening_leaves_no_member_behind(silent_seed: socket.socket) -> None:
