@@ -35,7 +35,11 @@ FIGURES: Final = ("a prompt of 200", f"{STREAMS} streams", "1 stream")
 
 
 def bench_of(path: Path, *, is_huge: bool) -> Bench:
-    """The model loaded once more, with memory of one kind."""
+    """The model loaded once more, with memory of one kind.
+
+    Raises:
+        OSError: this is no Linux that can withhold huge pages.
+    """
     if ctypes.CDLL(None).prctl(SET_THP_DISABLE, 0 if is_huge else 1, 0, 0, 0) != 0:
         raise OSError("this kernel does not let a process go without huge pages")
     settings = EngineSettings(model_path=str(path), model_id="pages", mmap=not is_huge)

@@ -21,8 +21,7 @@ import numpy as np
 import trio
 from numpy.typing import NDArray
 
-from acceptance.nodes import default_model_dir
-from benchmarks.engine.servers import MODELS
+from benchmarks.attention import path_of
 from saiserve.bench.prompts import text
 from saiserve.engines.llamacpp.binding import ContextSettings, LlamaContext
 from saiserve.engines.llamacpp.cores import waiting_environment
@@ -31,8 +30,6 @@ from saiserve.engines.llamacpp.reencoding import converted
 from saiserve.engines.llamacpp.settings import EngineSettings
 from saiserve.engines.llamacpp.vocabulary import Vocabulary
 from saiserve.engines.llamacpp.weights import LlamaModel
-from saiserve.models.catalog import builtin_catalog
-from saiserve.models.store import ModelStore
 
 STREAMS: Final = 16
 OWN: Final = 64
@@ -107,12 +104,6 @@ def divergence(of: NDArray[np.float64], exact: NDArray[np.float64]) -> tuple[flo
     return float(per_place.mean()), float((of.argmax(axis=1) == exact.argmax(axis=1)).mean())
 
 
-async def _path() -> str:
-    entry = builtin_catalog().entry(MODELS["smol"])
-    assert entry is not None
-    return str(await ModelStore(default_model_dir()).locate(entry))
-
-
 def main() -> int:
     """Print two tables; 0 always, because nothing is bounded here."""
     parser = argparse.ArgumentParser(prog="benchmarks reencoding", description=__doc__)
@@ -120,7 +111,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parsed = parser.parse_args()
     os.environ.update(waiting_environment(parsed.threads, os.environ))
-    path = trio.run(_path)
+    path = str(trio.run(path_of, "smol"))
     settings = EngineSettings(model_path=path, model_id="smol", threads=parsed.threads)
     models = {"as in the file": LlamaModel(Path(path), settings), "Q8_0": converted(Path(path), settings)}
     sizes = ContextSettings(cells=4_096, sequences_max=STREAMS + 2, outputs_max=STREAMS + 2, threads=parsed.threads)

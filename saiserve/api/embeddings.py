@@ -18,12 +18,12 @@ from saiserve.api.prompts import Row
 from saiserve.engines.messages import Embedded
 from saiserve.errors import ApiError, ErrorKind
 
-REFUSED_INPUT = "input "
-"""First word of an engine's refusal of one of the inputs."""
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+REFUSED_INPUT = "input "
+"""First word of an engine's refusal of one of the inputs."""
 
 
 class EmbeddingsBody(msgspec.Struct):

@@ -27,11 +27,12 @@ def uniform(seed: int, position: int, purpose: int = 0) -> float:
 class Chances:
     """`uniform` of one seed for positions that follow each other.
 
-    Made ahead in blocks: between two steps everything but the model leaves the processor's caches, and to fetch the hash
-    anew for each token takes ten times as long as to compute it.
+    Made ahead in blocks: between two steps everything but the model leaves the processor's caches, and fetching the hash
+    anew for each token would take longer than computing with it.
     """
 
     def __init__(self, seed: int, purpose: int = 0) -> None:
+        """Arguments as `uniform` takes them."""
         self._seed = seed
         self._purpose = purpose
         self._first = 0

@@ -30,6 +30,15 @@ def test_the_system_gives_no_such_port_to_anybody_else() -> None:
     assert all(ports.FIRST <= free_port() < least for _ in range(50))
 
 
+def draw(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *drawn: int) -> None:
+    """Let these be drawn next, in a process that drew none before."""
+    (tmp_path / "range").write_text("60000\t61000\n")
+    monkeypatch.setattr(ports, "EPHEMERAL", tmp_path / "range")
+    monkeypatch.setattr(ports, "_given", set())
+    draws = iter(drawn)
+    monkeypatch.setattr("saiserve.bench.ports.random.randrange", lambda least, most: next(draws))
+
+
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
 def test_a_taken_port_is_not_drawn(kind: socket.SocketKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = free_port()
@@ -37,22 +46,14 @@ def test_a_taken_port_is_not_drawn(kind: socket.SocketKind, tmp_path: Path, monk
     with socket.socket(socket.AF_INET, kind) as taken:
         taken.bind(("127.0.0.1", 0))
         drawn = taken.getsockname()[1]
-        (tmp_path / "range").write_text("60000\t61000\n")
-        monkeypatch.setattr(ports, "EPHEMERAL", tmp_path / "range")
-        monkeypatch.setattr(ports, "_given", set())
-        draws = iter([drawn, drawn, free])
-        monkeypatch.setattr("saiserve.bench.ports.random.randrange", lambda least, most: next(draws))
+        draw(monkeypatch, tmp_path, drawn, drawn, free)
         assert free_port() == free
 
 
 def test_a_port_is_drawn_once_though_nobody_listens_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = free_port(), free_port()
     release()
-    (tmp_path / "range").write_text("60000\t61000\n")
-    monkeypatch.setattr(ports, "EPHEMERAL", tmp_path / "range")
-    monkeypatch.setattr(ports, "_given", set())
-    draws = iter([one, one, other])
-    monkeypatch.setattr("saiserve.bench.ports.random.randrange", lambda least, most: next(draws))
+    draw(monkeypatch, tmp_path, one, one, other)
     assert [free_port(), free_port()] == [one, other]
 
 
@@ -72,11 +73,7 @@ def test_a_port_that_another_process_drew_is_not_drawn_until_that_ends(
 ) -> None:
     theirs, other = (free_port() for _ in range(2))
     release()
-    (tmp_path / "range").write_text("60000\t61000\n")
-    monkeypatch.setattr(ports, "EPHEMERAL", tmp_path / "range")
-    monkeypatch.setattr(ports, "_given", set())
-    draws = iter([theirs, other, theirs])
-    monkeypatch.setattr("saiserve.bench.ports.random.randrange", lambda least, most: next(draws))
+    draw(monkeypatch, tmp_path, theirs, other, theirs)
     command = [sys.executable, "-c", HOLDER, str(theirs)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None

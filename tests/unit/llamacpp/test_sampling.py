@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from saiserve.engines.llamacpp.candidates import REACHES
-from saiserve.engines.llamacpp.draws import uniform
+from saiserve.engines.llamacpp.draws import BLOCK, Chances, uniform
 from saiserve.engines.llamacpp.penalties import Penalties, repeated_continuations
 from saiserve.engines.llamacpp.sampler import DRAW_TOKEN, DRAW_XTC, Sampler, SamplingError
 from saiserve.engines.llamacpp.sampling_bounds import RANGES, sampling_fault, settled
@@ -187,6 +187,12 @@ def test_a_draw_depends_on_seed_and_position_alone() -> None:
     assert uniform(1, 5) == uniform(1, 5)
     assert len({uniform(seed, position, use) for seed in range(8) for position in range(8) for use in (0, 1)}) == 128
     assert uniform(-1, 0) == uniform(2**64 - 1, 0)
+
+
+def test_chances_made_ahead_are_those_of_their_positions_in_any_order() -> None:
+    chances = Chances(7, 1)
+    for position in [*range(2 * BLOCK + 1), 3, 2, 1000, 1001, 0]:
+        assert chances.at(position) == uniform(7, position, 1)
     assert all(0 <= uniform(3, position) < 1 for position in range(1000))
 
 
